@@ -1,0 +1,181 @@
+"""Every error that fencepost raises, as one tree.
+
+    FencepostError
+    ├── ConfigurationError            the program or the database is set up in a way that cannot work
+    │   └── SchemaError               tables missing, older or newer than this build
+    ├── EnqueueError                  a job was refused; nothing was stored
+    │   ├── ArgumentsError            its arguments do not fit the handler's signature
+    │   └── EncodingError             a value cannot be stored so that it comes back equal
+    ├── JobNotFound                   no job with this id (it may have been pruned)
+    ├── InvalidTransition             the job's state does not allow what was asked
+    ├── StoreUnavailable              the database could not be asked; nothing is known
+    ├── DecodingError                 a stored value cannot be read as its declared type
+    ├── LeaseLost                     the attempt's lease passed to somebody else
+    └── ResultError                   `handle.result()` has no result to give
+        ├── JobFailed
+        ├── JobCancelled
+        ├── JobSkipped
+        └── ResultTimeout             also a TimeoutError
+
+Beside it stand the words that a handler raises to decide what becomes of its job; they are not errors:
+
+    Outcome signals: Retry, Abandon, Snooze, Cancel
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fencepost.job import Job
+
+__all__ = [
+    "Abandon",
+    "ArgumentsError",
+    "Cancel",
+    "ConfigurationError",
+    "DecodingError",
+    "EncodingError",
+    "EnqueueError",
+    "FencepostError",
+    "InvalidTransition",
+    "JobCancelled",
+    "JobFailed",
+    "JobNotFound",
+    "JobSkipped",
+    "LeaseLost",
+    "ResultError",
+    "ResultTimeout",
+    "Retry",
+    "SchemaError",
+    "Signal",
+    "Snooze",
+    "StoreUnavailable",
+]
+
+
+class FencepostError(Exception):
+    """The root: `except FencepostError` catches all that fencepost raises on purpose."""
+
+
+class ConfigurationError(FencepostError):
+    """The program or the database is set up in a way that cannot work; the text says what to change."""
+
+
+class SchemaError(ConfigurationError):
+    """The tables are missing, older than this build (migrate), or newer (upgrade fencepost)."""
+
+
+class EnqueueError(FencepostError, ValueError):
+    """A job was refused and nothing was stored."""
+
+
+class ArgumentsError(EnqueueError):
+    """The arguments do not fit the handler's signature; the text names each parameter."""
+
+
+class EncodingError(EnqueueError):
+    """A value cannot be stored so that it comes back equal; the text names its path."""
+
+
+class JobNotFound(FencepostError, LookupError):
+    """No job has this id: it never existed, or retention has removed it."""
+
+
+class InvalidTransition(FencepostError):
+    """The job's present state does not allow what was asked (a succeeded job is not retried)."""
+
+
+class StoreUnavailable(FencepostError):
+    """The database could not be asked, even after retries. The driver's error is the cause."""
+
+
+class DecodingError(FencepostError):
+    """A stored value cannot be read as the type that the handler declares."""
+
+
+class LeaseLost(FencepostError):
+    """The attempt's lease passed to somebody else, or the job was settled: nothing was written."""
+
+
+class ResultError(FencepostError):
+    """The job ended without a result, or has none yet.
+
+    Attributes:
+        job: the job as it was last read.
+    """
+
+    def __init__(self, message: str, job: Job) -> None:
+        super().__init__(message)
+        self.job = job
+
+
+class JobFailed(ResultError):
+    """The job is final and failed; the text carries its reason and its last error."""
+
+
+class JobCancelled(ResultError):
+    """The job was cancelled."""
+
+
+class JobSkipped(ResultError):
+    """The job was skipped (its deadline passed, for example) and never ran to its end."""
+
+
+class ResultTimeout(ResultError, TimeoutError):
+    """The job was not final within the time given; it goes on, and may be asked again."""
+
+
+class Signal(Exception):
+    """What a handler raises to decide what becomes of its job. Not an error, and never logged as one."""
+
+
+class Retry(Signal):
+    """Try again: spends this attempt, like any exception, but names the delay.
+
+    Args:
+        reason: kept as the job's last error.
+        after: seconds (or timedelta) until the next attempt; None: the job's backoff decides.
+    """
+
+    def __init__(self, reason: str = "retry requested", *, after: float | timedelta | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.after = after
+
+
+class Abandon(Signal):
+    """Give the job up for good: `failed`, reason `abandoned`, whatever attempts are left.
+
+    Args:
+        reason: kept as the job's last error.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Snooze(Signal):
+    """Come back later without spending an attempt.
+
+    Args:
+        delay: seconds (or timedelta) until the job is due again.
+    """
+
+    def __init__(self, delay: float | timedelta) -> None:
+        super().__init__(delay)
+        self.delay = delay
+
+
+class Cancel(Signal):
+    """End the job as `cancelled`.
+
+    Args:
+        reason: kept as the job's last error.
+    """
+
+    def __init__(self, reason: str = "cancelled by its handler") -> None:
+        super().__init__(reason)
+        self.reason = reason

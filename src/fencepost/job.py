@@ -1,0 +1,310 @@
+"""Plain data: jobs, the words for their states, and what an enqueue asks for. Nothing here touches the world.
+
+The life of a job (each arrow is one guarded write):
+
+                      promote                 claim                 complete
+    blocked ──▶ scheduled ──────────▶ ready ──────────▶ running ──────────────▶ succeeded
+       │            ▲   ▲               ▲ ▲                │ │ │   abandon, or
+       │            │   └───────────────┼─┼── retry ───────┘ │ │   attempts spent
+       │            │                   │ └── release ───────┘ ├─────────────────▶ failed
+       │            └── snooze, ────────┘     reclaim          │   expired, ...
+       │                reschedule                             ├─────────────────▶ skipped
+       └───────────────── cancel (from every live state) ──────┴─────────────────▶ cancelled
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+__all__ = [
+    "DEFAULT_LEASE_SECONDS",
+    "DEFAULT_MAX_ATTEMPTS",
+    "DEFAULT_QUEUE",
+    "FINAL_STATES",
+    "LIVE_STATES",
+    "WAITING_STATES",
+    "Attempt",
+    "Backoff",
+    "BackoffSpec",
+    "Claim",
+    "EnqueueResult",
+    "Hold",
+    "Job",
+    "Lease",
+    "Micros",
+    "NewJob",
+    "OnConflict",
+    "Options",
+    "Priority",
+    "Reason",
+    "State",
+]
+
+Micros: TypeAlias = int
+"""An instant (microseconds since the Unix epoch) or a span (microseconds)."""
+
+DEFAULT_QUEUE = "default"
+DEFAULT_MAX_ATTEMPTS = 20  # with the default backoff a failing job is tried for about a day
+DEFAULT_LEASE_SECONDS = 30.0  # three heartbeats of 10 s: two may be lost
+
+
+class State(StrEnum):
+    """Where a job stands. The first four are live, the others final."""
+
+    BLOCKED = "blocked"
+    SCHEDULED = "scheduled"
+    READY = "ready"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+
+
+LIVE_STATES = frozenset({State.BLOCKED, State.SCHEDULED, State.READY, State.RUNNING})
+WAITING_STATES = frozenset({State.BLOCKED, State.SCHEDULED, State.READY})
+FINAL_STATES = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.SKIPPED})
+
+
+class Reason(StrEnum):
+    """Why a job is final, or why a live one is waiting again."""
+
+    ERROR = "error"
+    """The handler raised; the job waits for its next attempt."""
+    TIMEOUT = "timeout"
+    """The attempt outlasted its timeout."""
+    SNOOZED = "snoozed"
+    """The handler asked to come back later."""
+    RELEASED = "released"
+    """Its worker stopped and handed it back."""
+    ATTEMPTS_EXHAUSTED = "attempts_exhausted"
+    LEASE_EXPIRED = "lease_expired"
+    """Its worker died or was cut off: nobody renewed the lease."""
+    ABANDONED = "abandoned"
+    """The handler, or a person, gave it up."""
+    EXPIRED = "expired"
+    """Its deadline passed before it started."""
+    UNDECODABLE = "undecodable"
+    """The row or its arguments cannot be read by this build."""
+    UNENCODABLE_RESULT = "unencodable_result"
+    """The handler returned something that cannot be stored."""
+    CANCELLED = "cancelled"
+    """A handler, or a person, cancelled it."""
+    MISFIRE = "misfire"
+    SINGLETON = "singleton"
+    MISSED_START = "missed_start"
+    DEPENDENCY_FAILED = "dependency_failed"
+
+
+class Priority(StrEnum):
+    """Who goes first in a queue. See `fencepost.planning.rank` for what each means exactly."""
+
+    CRITICAL = "critical"
+    HIGH = "high"
+    NORMAL = "normal"
+    LOW = "low"
+
+
+class Hold(StrEnum):
+    """How long a job holds its identity."""
+
+    LIVE = "live"
+    """Until it is final."""
+    QUEUED = "queued"
+    """Until it first starts, for good: retries of it run without the identity."""
+
+
+class OnConflict(StrEnum):
+    """What an enqueue does when a live job holds its identity."""
+
+    KEEP = "keep"
+    """Leave that job as it is."""
+    REPLACE = "replace"
+    """Give that job, if it still waits, the new arguments, options and time; leave a running one alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Exponential backoff: `base * factor ** (attempt - 1)` seconds, at most `cap`.
+
+    Args:
+        base: seconds after the first failed attempt; default 2.
+        factor: growth for each further attempt; default 2.
+        cap: upper bound in seconds; default 6 hours.
+        jitter: the share of the delay that is drawn at random: 1 is full jitter (anything from 0 to the
+            delay), 0 is none; default 1.
+
+    Raises:
+        ValueError: a number out of range.
+    """
+
+    base: float = 2.0
+    factor: float = 2.0
+    cap: float = 21_600.0
+    jitter: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.base <= self.cap and self.factor >= 1 and 0 <= self.jitter <= 1):
+            raise ValueError(f"{self!r} cannot be used: it takes 0 <= base <= cap, factor >= 1 and 0 <= jitter <= 1")
+
+
+BackoffSpec: TypeAlias = "float | Sequence[float] | Backoff"
+"""A constant number of seconds, one number per attempt (the last repeats), or a `Backoff`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What an enqueue asks for, checked and in the store's units. Built by `using(...)`."""
+
+    queue: str = DEFAULT_QUEUE
+    priority: Priority = Priority.NORMAL
+    delay: Micros | None = None
+    run_at: Micros | None = None
+    deadline: Micros | None = None
+    duration_hint: Micros = 0
+    timeout_seconds: float | None = None
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    backoff: BackoffSpec = field(default_factory=Backoff)
+    key: str | None = None
+    hold: Hold = Hold.LIVE
+    on_conflict: OnConflict = OnConflict.KEEP
+    keep_result: bool = True
+    tags: tuple[str, ...] = ()
+    tenant: str | None = None
+
+
+@dataclass(slots=True)
+class NewJob:
+    """A job that was built and not yet stored: what `build(...)` returns and `enqueue_many` takes."""
+
+    id: str
+    kind: str
+    arguments: str
+    """JSON text."""
+    options: Options
+
+
+@dataclass(frozen=True, slots=True)
+class EnqueueResult:
+    """What became of one enqueue.
+
+    Attributes:
+        id: the job's id; with `created=False`, that of the live job that holds the identity.
+        created: whether this enqueue made the job.
+        replaced: whether the holder took the new arguments (`on_conflict="replace"`).
+    """
+
+    id: str
+    created: bool
+    replaced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to work on a job: valid while the row is running with this owner and this token."""
+
+    job_id: str
+    owner: str
+    token: int
+
+
+@dataclass(slots=True)
+class Claim:
+    """One attempt that a worker has claimed, with all it needs to run and settle it."""
+
+    lease: Lease
+    kind: str
+    queue: str
+    arguments: str
+    attempt: int
+    """1 for the first; the number of attempts spent, this one included."""
+    max_attempts: int
+    priority: Priority
+    created_at: Micros
+    run_at: Micros
+    """The instant from which it was due."""
+    deadline: Micros | None
+    duration_hint: Micros
+    hold: Hold | None
+    timeout_seconds: float | None
+    backoff: BackoffSpec
+    keep_result: bool
+    tags: tuple[str, ...]
+    tenant: str | None
+    schedule: str | None
+    scheduled_for: Micros | None
+    reason: str | None
+    """Why it was waiting again: `lease_expired` marks an attempt whose predecessor died with its worker."""
+    history: str | None
+    """JSON text; see `Attempt`."""
+    claimed_at: Micros
+    """The database's clock at the claim."""
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self.lease.job_id
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One ended attempt of a job's history (the last 50 are kept; successes are not recorded)."""
+
+    attempt: int
+    at: datetime
+    reason: Reason | str
+    worker: str
+    error: str | None
+    """The error's last line; the newest one stands whole in `Job.last_error`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as it stood when it was read. Instants are aware datetimes in UTC."""
+
+    id: str
+    kind: str
+    queue: str
+    state: State | str
+    reason: Reason | str | None
+    priority: Priority | str
+    arguments: Any
+    """As plain JSON values; None in a listing, which does not load them."""
+    attempts: int
+    max_attempts: int
+    key: str | None
+    run_at: datetime
+    """When it is (or was) due: for a waiting job, its next attempt."""
+    deadline: datetime | None
+    created_at: datetime
+    started_at: datetime | None
+    """When its newest attempt was claimed."""
+    finished_at: datetime | None
+    last_error: str | None
+    result: Any
+    progress: float | None
+    """From 0 to 1, as the handler last reported it."""
+    progress_note: str | None
+    tags: tuple[str, ...]
+    labels: dict[str, str]
+    tenant: str | None
+    schedule: str | None
+    scheduled_for: datetime | None
+    lease_owner: str | None
+    lease_until: datetime | None
+    cancel_requested: bool
+    history: tuple[Attempt, ...]
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing will happen to it any more."""
+        return self.state in FINAL_STATES
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it still waits or runs."""
+        return self.state in LIVE_STATES

@@ -1,0 +1,326 @@
+"""The store: the only place with SQL, and the face of it for custom workers.
+
+`Store` opens a transaction for each call, retries what may pass, and leaves the statements to one module a
+concern: enqueue, claim, settle, leases, promote, control, retention, listing, workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from sqlalchemy.engine import Connection
+
+from fencepost.job import DEFAULT_LEASE_SECONDS, Claim, EnqueueResult, Job, Lease, Micros, NewJob, Reason
+from fencepost.planning.outcome import Outcome, Verb
+from fencepost.store import control, leases, listing, retention, schema, workers
+from fencepost.store.claim import claim
+from fencepost.store.database import Clock, Database
+from fencepost.store.enqueue import insert_jobs
+from fencepost.store.leases import Heartbeat
+from fencepost.store.listing import QueueCounts
+from fencepost.store.promote import next_wake, promote_due
+from fencepost.store.settle import settle
+from fencepost.store.workers import Worker
+from fencepost.timing import micros
+
+__all__ = ["Clock", "Database", "Heartbeat", "QueueCounts", "Store", "Worker"]
+
+T = TypeVar("T")
+
+_BATCH_ROWS = 1000
+_PRUNE_BATCH = 1000
+_PASS_BATCH = 500
+
+
+class Store:
+    """All that fencepost asks of its database. Thread-safe; usable after a fork.
+
+    Args:
+        database: where.
+        migrates: whether missing or old tables are created at the first use.
+    """
+
+    def __init__(self, database: Database, *, migrates: bool) -> None:
+        self.database = database
+        self._migrates = migrates
+        self._schema_checked = False
+
+    def ensure_schema(self) -> None:
+        """Check the tables' version once, and create or upgrade them where that was asked for.
+
+        Raises:
+            SchemaError: tables are missing, old, or newer than this build.
+        """
+        if not self._schema_checked:
+            schema.ensure(self.database, migrates=self._migrates)
+            self._schema_checked = True
+
+    def migrate(self) -> bool:
+        """Create or upgrade the tables; see `fencepost.store.schema.migrate`."""
+        changed = schema.migrate(self.database)
+        self._schema_checked = True
+        return changed
+
+    def schema_status(self) -> schema.SchemaStatus:
+        """The schema's revision, against what this build knows."""
+        return schema.status(self.database)
+
+    def _write(self, work: Callable[[Connection], T]) -> T:
+        self.ensure_schema()
+        return self.database.write(work)
+
+    def _read(self, work: Callable[[Connection], T]) -> T:
+        self.ensure_schema()
+        return self.database.read(work)
+
+    def now(self) -> Micros:
+        """The database's clock: microseconds since the Unix epoch."""
+        return self.database.read(self.database.now)
+
+    # Enqueue
+
+    def enqueue(self, new: Sequence[NewJob]) -> list[EnqueueResult]:
+        """Store jobs in transactions of at most 1,000 jobs and 4 MiB, each committed before the next.
+
+        Returns:
+            One result per job, in order.
+
+        Raises:
+            StoreUnavailable: the database could not be asked. Jobs of earlier batches are stored; enqueueing the
+                same `NewJob` objects again is harmless.
+        """
+        results: list[EnqueueResult] = []
+        for batch in _batches(new, self.database.dialect.max_statement_bytes):
+            results += self._write(
+                lambda conn, batch=batch: insert_jobs(  # type: ignore[misc]
+                    self.database.dialect, conn, batch, self.database.now_and_pin(conn)
+                )
+            )
+        return results
+
+    def enqueue_within(self, conn: Connection, new: Sequence[NewJob]) -> list[EnqueueResult]:
+        """Store jobs in the application's own transaction, which commits or rolls back when it likes.
+
+        A deadlock or a serialisation failure is raised as it comes: only the application can repeat its transaction.
+        """
+        results: list[EnqueueResult] = []
+        for batch in _batches(new, self.database.dialect.max_statement_bytes):
+            now = self.database.now(conn)
+            results += insert_jobs(self.database.dialect, conn, batch, now, shared_transaction=True)
+        return results
+
+    # Claim and lease
+
+    def claim(
+        self,
+        owner: str,
+        *,
+        kinds: Collection[str],
+        queues: Collection[str] | None = None,
+        limit: int = 1,
+        lease: float | timedelta = DEFAULT_LEASE_SECONDS,
+    ) -> list[Claim]:
+        """Claim up to `limit` ready jobs, best rank first.
+
+        Args:
+            owner: a name of your own for the holder of the leases, unique to this process.
+            kinds: what you can run. Without any, nothing is asked and nothing returned.
+            queues: where to look; None: all queues.
+            limit: how many at most.
+            lease: seconds (or timedelta) until the jobs come back unless a heartbeat renews them; default 30.
+        """
+        if not kinds or limit < 1:
+            return []
+        self.ensure_schema()
+        return claim(
+            self.database,
+            owner,
+            kinds=frozenset(kinds),
+            queues=None if queues is None else frozenset(queues),
+            limit=limit,
+            lease=micros(lease, "lease"),
+        )
+
+    def heartbeat(
+        self,
+        owner: str,
+        held: Iterable[Lease] | None = None,
+        *,
+        lease: float | timedelta = DEFAULT_LEASE_SECONDS,
+    ) -> Heartbeat:
+        """Renew leases in one statement.
+
+        Args:
+            owner: whose.
+            held: those you know that you hold. None: all that the database says `owner` holds, which also keeps
+                alive a claim whose answer you never received; a worker passes what it knows.
+            lease: seconds (or timedelta) from now.
+        """
+        extension = micros(lease, "lease")
+
+        def renew(conn: Connection) -> Heartbeat:
+            until = self.database.now_and_pin(conn) + extension
+            known = leases.leases_of(conn, owner) if held is None else [own for own in held if own.owner == owner]
+            return leases.heartbeat(self.database.dialect, conn, known, until)
+
+        return self._write(renew)
+
+    def release(self, owner: str, held: Iterable[Lease] | None = None) -> int:
+        """Give back `owner`'s leases (all, or those named) without spending the attempts: ready at once."""
+        kept = None if held is None else list(held)
+        return self._write(lambda conn: leases.release(self.database, conn, owner, kept))
+
+    def report_progress(self, reports: Sequence[tuple[Lease, float, str | None]]) -> None:
+        """Store how far running jobs have come, while their leases hold."""
+        if reports:
+            self._write(lambda conn: leases.report_progress(self.database.dialect, conn, reports))
+
+    # Settle
+
+    def settle(self, settlements: Sequence[tuple[Claim, Outcome]]) -> list[bool]:
+        """End or return attempts in one transaction. For each, whether its lease held; if not, nothing was written."""
+        if not settlements:
+            return []
+
+        def work(conn: Connection) -> list[bool]:
+            return settle(self.database.dialect, conn, settlements, self.database.now_and_pin(conn))
+
+        return self._write(work)
+
+    def settle_within(self, conn: Connection, claim: Claim, outcome: Outcome) -> bool:
+        """Settle in a transaction that is open already, so that its rows and the settlement commit together."""
+        (held,) = settle(self.database.dialect, conn, [(claim, outcome)], self.database.now(conn))
+        return held
+
+    def _settle_one(self, claim: Claim, outcome: Outcome) -> bool:
+        (held,) = self.settle([(claim, outcome)])
+        return held
+
+    def complete(self, claim: Claim, result: str | None = None) -> bool:
+        """The job succeeded. `result` is JSON text. Returns whether the lease held."""
+        return self._settle_one(claim, Outcome(Verb.COMPLETE, result=result))
+
+    def retry(self, claim: Claim, error: str | None = None, *, after: float | timedelta | None = None) -> bool:
+        """The attempt failed: again after `after` seconds (None: the job's backoff), or failed if none is left."""
+        delay = None if after is None else micros(after, "after")
+        return self._settle_one(claim, Outcome(Verb.RETRY, error=error, delay=delay))
+
+    def reschedule(self, claim: Claim, *, after: float | timedelta = 0) -> bool:
+        """Use the same row once more, `after` seconds from now, with its attempts and its error cleared."""
+        return self._settle_one(claim, Outcome(Verb.RESCHEDULE, delay=micros(after, "after")))
+
+    def snooze(self, claim: Claim, after: float | timedelta) -> bool:
+        """Come back in `after` seconds without spending the attempt."""
+        return self._settle_one(claim, Outcome(Verb.SNOOZE, delay=micros(after, "after")))
+
+    def abandon(self, claim: Claim, error: str, *, reason: Reason = Reason.ABANDONED) -> bool:
+        """The job failed for good, whatever attempts are left."""
+        return self._settle_one(claim, Outcome(Verb.ABANDON, error=error, reason=reason))
+
+    def cancel(self, claim: Claim, error: str | None = None) -> bool:
+        """The job ends as cancelled."""
+        return self._settle_one(claim, Outcome(Verb.CANCEL, error=error))
+
+    # Housekeeping
+
+    def promote_due(self, *, batch: int = _PASS_BATCH) -> int:
+        """Make due jobs ready. Returns how many moved; call again while it returns `batch`."""
+        return self._write(lambda conn: promote_due(self.database, conn, batch=batch))
+
+    def next_wake(self) -> Micros | None:
+        """The earliest instant at which a job becomes due, or None."""
+        return self._read(next_wake)
+
+    def reclaim_expired(self, *, batch: int = _PASS_BATCH) -> int:
+        """Take back leases that ran out. Returns how many; call again while it returns `batch`."""
+        return self._write(lambda conn: leases.reclaim_expired(self.database, conn, batch=batch))
+
+    def prune(self, older_than: float | timedelta, *, batch: int = _PRUNE_BATCH) -> int:
+        """Delete final jobs that ended more than `older_than` (seconds or timedelta) ago, a batch a transaction.
+
+        Returns:
+            How many were deleted.
+        """
+        age = micros(older_than, "older_than")
+        cutoff = self._read(self.database.now) - age
+        total = 0
+        while True:
+            gone = self._write(lambda conn: retention.prune_batch(conn, cutoff, batch=batch))
+            total += gone
+            if gone < batch:
+                return total
+
+    # People
+
+    def get(self, job_id: str) -> Job | None:
+        """One job whole, or None."""
+        return self._read(lambda conn: listing.get_job(conn, job_id))
+
+    def list_jobs(self, **filters: Any) -> list[Job]:
+        """A page of jobs, newest first; see `fencepost.store.listing.list_jobs`."""
+        return self._read(lambda conn: listing.list_jobs(conn, **filters))
+
+    def find_live(self, kind: str, key: str) -> Job | None:
+        """The live job that holds the identity `(kind, key)`, or None."""
+        return self._read(lambda conn: listing.find_live(conn, kind, key))
+
+    def count_live(self, kind: str) -> int:
+        """How many jobs of `kind` wait or run."""
+        return self._read(lambda conn: listing.count_live(conn, kind))
+
+    def states_of(self, ids: Sequence[str]) -> dict[str, str]:
+        """The states of jobs, by id."""
+        return self._read(lambda conn: listing.states_of(conn, ids)) if ids else {}
+
+    def queue_counts(self) -> list[QueueCounts]:
+        """Every queue that has live jobs or is paused."""
+        return self._read(listing.queue_counts)
+
+    def cancel_job(self, job_id: str) -> bool:
+        """Cancel a job by its id; see `fencepost.store.control.cancel_job`."""
+        return self._write(lambda conn: control.cancel_job(self.database, conn, job_id))
+
+    def retry_job(self, job_id: str) -> EnqueueResult:
+        """Make a final job ready again; see `fencepost.store.control.retry_job`."""
+        return self._write(lambda conn: control.retry_job(self.database, conn, job_id))
+
+    def set_paused(self, queue: str, *, paused: bool) -> None:
+        """Pause or resume a queue."""
+        self._write(lambda conn: control.set_paused(self.database, conn, queue, paused=paused))
+
+    def record_worker(self, values: dict[str, Any]) -> None:
+        """Write a worker's row."""
+        dialect = self.database.dialect
+        self._write(lambda conn: workers.record_worker(dialect, conn, values, self.database.now(conn)))
+
+    def forget_worker(self, owner: str) -> None:
+        """Remove a worker that stopped."""
+        self._write(lambda conn: workers.forget_worker(conn, owner))
+
+    def list_workers(self) -> list[Worker]:
+        """All recorded workers."""
+        return self._read(workers.list_workers)
+
+    def transaction(self) -> AbstractContextManager[Connection]:
+        """A write transaction on the database, for the application's own rows."""
+        self.ensure_schema()
+        return self.database.transaction()
+
+    def close(self) -> None:
+        """Close the pool's connections."""
+        self.database.close()
+
+
+def _batches(new: Sequence[NewJob], most_bytes: int) -> Iterable[Sequence[NewJob]]:
+    start, size = 0, 0
+    for place, job in enumerate(new):
+        length = len(job.arguments)
+        if place > start and (place - start >= _BATCH_ROWS or size + length > most_bytes):
+            yield new[start:place]
+            start, size = place, 0
+        size += length
+    if start < len(new):
+        yield new[start:]

@@ -1,0 +1,306 @@
+"""Claim: a ready job goes to exactly one worker, best rank first (J3), and its attempt counts from here (J4).
+
+A worker asks in two steps, in one transaction:
+
+1. Which lines hold ready jobs? One loose scan of the `ready` index that touches each line once, whatever the
+   number of jobs in it. Lines of kinds the worker does not know, and of paused queues, fall away here: the
+   100,000 jobs in such a line are never read.
+2. From each line that is left, take the best-ranked jobs: one range scan of the same index, passing over rows
+   that other workers are claiming at this moment. With several lines, a look at their ranks first says how many
+   each gives.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Select,
+    Text,
+    Update,
+    bindparam,
+    case,
+    cast,
+    func,
+    null,
+    select,
+    union_all,
+    update,
+)
+from sqlalchemy.engine import Connection
+
+from fencepost.job import Claim, Hold, Micros, Reason, State
+from fencepost.planning.outcome import Outcome, Verb
+from fencepost.store.database import Database
+from fencepost.store.dialects.base import compiled_sql
+from fencepost.store.rows import CLAIM_COLUMNS, claim_from_row
+from fencepost.store.settle import settle, undecodable
+from fencepost.store.tables import ONE, jobs, line_of, queues, word
+
+__all__ = ["claim", "ready_lines"]
+
+_MOST_LINES_AT_ONCE = 100  # SQLite takes at most 500 terms in a compound SELECT
+
+_MOST_ROUNDS = 20
+_TOKEN = CLAIM_COLUMNS.index("lease_token")
+_ATTEMPTS = CLAIM_COLUMNS.index("attempts")
+
+
+class _Line(NamedTuple):
+    number: int
+    queue: str
+    kind: str
+
+
+def _present_lines() -> Select[Any]:
+    # A loose index scan: each step asks for the next line after the last, so its cost is the number of lines.
+    # https://wiki.postgresql.org/wiki/Loose_indexscan
+    first = select(func.min(jobs.c.line).label("line")).where(jobs.c.line.is_not(None))
+    present = first.cte("present", recursive=True)
+    after = select(func.min(jobs.c.line)).where(jobs.c.line > present.c.line).scalar_subquery()
+    present = present.union_all(select(after).where(present.c.line.is_not(None)))
+    return select(present.c.line).where(present.c.line.is_not(None))
+
+
+_PRESENT_LINES = _present_lines()
+_LINE_MEMBER = select(jobs.c.queue, jobs.c.kind).where(jobs.c.line == bindparam("line")).limit(1)
+_PAUSED = select(queues.c.name).where(queues.c.paused_at.is_not(None))
+
+
+# In rank order, served by the `ready` index alone. `kind` and `queue` are checked because a line is a digest.
+def _picking(*columns: ColumnElement[Any]) -> Select[Any]:
+    return (
+        select(*columns)
+        .where(
+            jobs.c.line == bindparam("line"),
+            jobs.c.rank.is_not(None),
+            jobs.c.queue == bindparam("queue"),
+            jobs.c.kind == bindparam("kind"),
+        )
+        .order_by(jobs.c.rank)
+        .limit(bindparam("quota", type_=BigInteger))
+    )
+
+
+_PICK = _picking(jobs.c.rank, *(jobs.c[name] for name in CLAIM_COLUMNS))
+_PICK_UNLOCKED = _PICK.with_for_update(skip_locked=True)
+
+
+def _marking(now: Any, owner: Any, lease_until: Any) -> dict[str, Any]:
+    """The values by which a ready row becomes a running one."""
+    return {
+        "state": word(State.RUNNING),
+        "line": null(),
+        "rank": null(),
+        "wake_at": null(),
+        "live_key": case((jobs.c.hold.is_distinct_from(word(Hold.QUEUED)), jobs.c.live_key), else_=null()),
+        "lease_owner": owner,
+        "lease_until": lease_until,
+        "lease_token": jobs.c.lease_token + ONE,
+        "attempts": jobs.c.attempts + ONE,
+        "started_at": now,
+    }
+
+
+_MARK_NAMES = ("_id", "_lease_token", "_started_at", "_lease_owner", "_lease_until")
+
+
+def _mark_rows(match: ColumnElement[bool], value: Callable[[str], ColumnElement[Any]]) -> Update:
+    """Mark picked rows as running. The count is the rows that were still ready, with the token they had."""
+    return (
+        update(jobs)
+        .where(match, jobs.c.state == word(State.READY), jobs.c.lease_token == value("_lease_token"))
+        .values(_marking(value("_started_at"), value("_lease_owner"), value("_lease_until")))
+    )
+
+
+def _pick_and_mark() -> Update:
+    """Both steps in one statement. The materialised CTE locks the picked rows before any is updated."""
+    picked = _picking(jobs.c.id, jobs.c.rank).with_for_update(skip_locked=True)
+    cte = picked.cte("picked").prefix_with("MATERIALIZED")
+    marked = update(jobs).where(jobs.c.id == cte.c.id, jobs.c.state == word(State.READY))
+    now, until = bindparam("now", type_=BigInteger), bindparam("until", type_=BigInteger)
+    return marked.values(_marking(now, bindparam("owner", type_=Text), until)).returning(
+        cte.c.rank, cast(jobs.c.id, Text), *(jobs.c[name] for name in CLAIM_COLUMNS[1:])
+    )
+
+
+_PICK_AND_MARK = _pick_and_mark()
+
+
+def claim(
+    database: Database,
+    owner: str,
+    *,
+    kinds: frozenset[str],
+    queues: frozenset[str] | None,
+    limit: int,
+    lease: Micros,
+) -> list[Claim]:
+    """Claim up to `limit` ready jobs of `kinds`, in rank order, for `lease` microseconds.
+
+    A job whose deadline has passed is retired on the spot (skipped, `expired`), and a row that cannot be decoded
+    is quarantined (failed, `undecodable`): neither is returned, and neither is read again at the next claim.
+
+    Args:
+        database: where.
+        owner: who holds the leases.
+        kinds: what the owner can run; none: nothing is asked.
+        queues: where to look; None: everywhere.
+        limit: how many at most.
+        lease: how long the leases last.
+    """
+    if not kinds or limit < 1:
+        return []
+    if database.dialect.skip_locked:
+        return database.write(lambda conn: _claim(database, conn, owner, kinds, queues, limit, lease, None))
+    # On SQLite a look costs nothing and waits for nobody, while a write transaction keeps every other writer out.
+    lines = database.read(lambda conn: ready_lines(database, conn, kinds, queues))
+    if not lines:
+        return []
+    return database.write(lambda conn: _claim(database, conn, owner, kinds, queues, limit, lease, lines))
+
+
+def _claim(
+    database: Database,
+    conn: Connection,
+    owner: str,
+    kinds: frozenset[str],
+    queues: frozenset[str] | None,
+    limit: int,
+    lease: Micros,
+    lines: list[_Line] | None,
+) -> list[Claim]:
+    now = database.now_and_pin(conn)
+    claims: list[Claim] = []
+    # Retired and quarantined jobs leave room in the batch, so ask again; but never hold the locks for long.
+    for _ in range(_MOST_ROUNDS):
+        if lines is None:
+            lines = ready_lines(database, conn, kinds, queues)
+        rows = [
+            row
+            for line, quota in _quotas(conn, lines, limit - len(claims))
+            for row in _take(database, conn, line, quota, owner, now, now + lease)
+        ]
+        if not rows:
+            break
+        rows.sort(key=lambda row: row[0])
+        claims += _runnable(database, conn, rows, owner, now)
+        if len(claims) >= limit:
+            break
+        lines = None
+    return claims
+
+
+def ready_lines(
+    database: Database, conn: Connection, kinds: frozenset[str], queues: frozenset[str] | None
+) -> list[_Line]:
+    """The lines that hold ready jobs of `kinds` in `queues` that are not paused."""
+    present = [row[0] for row in conn.execute(_PRESENT_LINES)]
+    if not present:
+        return []
+    found = []
+    known = None if queues is None else _known_lines(kinds, queues)
+    for number in present:
+        if known is not None:
+            line = known.get(number)
+        else:
+            line = _line_by_number(database, conn, number)
+        if line is not None and line.kind in kinds:
+            found.append(line)
+    if not found:
+        return []
+    paused = {row[0] for row in conn.execute(_PAUSED)}
+    return [line for line in found if line.queue not in paused]
+
+
+@lru_cache(maxsize=64)
+def _known_lines(kinds: frozenset[str], queues: frozenset[str]) -> dict[int, _Line]:
+    return {line_of(queue, kind): _Line(line_of(queue, kind), queue, kind) for queue in queues for kind in kinds}
+
+
+def _line_by_number(database: Database, conn: Connection, number: int) -> _Line | None:
+    line = database.lines.get(number)
+    if line is None:
+        member = conn.execute(_LINE_MEMBER, {"line": number}).first()
+        if member is None:  # its last job was claimed since we saw it
+            return None
+        line = database.lines[number] = _Line(number, member.queue, member.kind)
+    return line
+
+
+def _quotas(conn: Connection, lines: Sequence[_Line], limit: int) -> list[tuple[_Line, int]]:
+    """How many of the best `limit` jobs stand in each line."""
+    if len(lines) <= 1:
+        return [(line, limit) for line in lines]
+    best: list[tuple[int, int]] = []
+    for start in range(0, len(lines), _MOST_LINES_AT_ONCE):
+        part = lines[start : start + _MOST_LINES_AT_ONCE]
+        ranks = conn.execute(_peek(len(part)), {"limit": limit} | {f"line_{i}": x.number for i, x in enumerate(part)})
+        best += ((row.rank, row.line) for row in ranks)
+    counts = Counter(number for _, number in sorted(best)[:limit])
+    return [(line, counts[line.number]) for line in lines if counts[line.number]]
+
+
+@lru_cache(maxsize=_MOST_LINES_AT_ONCE)
+def _peek(lines: int) -> Select[Any]:
+    limit = bindparam("limit", type_=BigInteger)
+    heads = []
+    for index in range(lines):
+        head = select(jobs.c.rank, jobs.c.line).where(
+            jobs.c.line == bindparam(f"line_{index}", type_=BigInteger), jobs.c.rank.is_not(None)
+        )
+        heads.append(select(head.order_by(jobs.c.rank).limit(limit).subquery(f"head_{index}")))
+    ranks = union_all(*heads).subquery("ranks")
+    return select(ranks.c.rank, ranks.c.line).order_by(ranks.c.rank).limit(limit)
+
+
+def _take(
+    database: Database, conn: Connection, line: _Line, quota: int, owner: str, now: Micros, until: Micros
+) -> list[tuple[Any, ...]]:
+    """Claim up to `quota` jobs of one line. Rows: the rank, then CLAIM_COLUMNS as they stand after the claim."""
+    where = {"line": line.number, "queue": line.queue, "kind": line.kind, "quota": quota}
+    if database.dialect.claims_in_one_statement:
+        sql, _ = compiled_sql(_PICK_AND_MARK, conn.dialect)
+        return [tuple(row) for row in conn.exec_driver_sql(sql, where | {"now": now, "owner": owner, "until": until})]
+    picking = _PICK_UNLOCKED if database.dialect.skip_locked else _PICK
+    picked = conn.execute(picking, where).fetchall()
+    if not picked:
+        return []
+    token, attempts = _TOKEN + 1, _ATTEMPTS + 1
+    marks = [(row[1], row[token], now, owner, until) for row in picked]
+    held = database.dialect.update_rows(conn, _mark_rows, _MARK_NAMES, marks)
+    claimed = []
+    for row, marked in zip(picked, held, strict=True):
+        if marked:
+            values = list(row)
+            values[token] += 1
+            values[attempts] += 1
+            claimed.append(tuple(values))
+    return claimed
+
+
+def _runnable(
+    database: Database, conn: Connection, rows: Sequence[tuple[Any, ...]], owner: str, now: Micros
+) -> list[Claim]:
+    """The claims of `rows` that can run; the others are settled here."""
+    runnable: list[Claim] = []
+    retired: list[tuple[Claim, Outcome]] = []
+    for row in rows:
+        try:
+            claimed = claim_from_row(row[1:], owner, now)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            retired.append(undecodable(row[1:], owner, now, error))
+            continue
+        if claimed.deadline is not None and claimed.deadline <= now:
+            retired.append((claimed, Outcome(Verb.SKIP, reason=Reason.EXPIRED)))
+        else:
+            runnable.append(claimed)
+    if retired:
+        settle(database.dialect, conn, retired, now)
+    return runnable

@@ -1,0 +1,138 @@
+"""What people do to jobs and queues: cancel, retry, pause, resume. Each is a conditional write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import bindparam, exc, func, null, select, update
+from sqlalchemy.engine import Connection
+
+from fencepost.errors import InvalidTransition, JobNotFound, StoreUnavailable
+from fencepost.job import FINAL_STATES, EnqueueResult, Priority, Reason, State
+from fencepost.planning.rank import rank
+from fencepost.store.database import Database
+from fencepost.store.tables import jobs, line_of, live_key_of, queues
+
+__all__ = ["cancel_job", "paused_queues", "retry_job", "set_paused"]
+
+_MOST_ROUNDS = 20
+_STATE = select(jobs.c.state).where(jobs.c.id == bindparam("job"))
+_RETRIABLE = [State.FAILED, State.CANCELLED, State.SKIPPED]
+
+
+def cancel_job(database: Database, conn: Connection, job_id: str) -> bool:
+    """Cancel a job: a waiting one at once, a running one at its worker's next heartbeat.
+
+    Returns:
+        Whether the job is cancelled or will be; False: it was final already.
+
+    Raises:
+        JobNotFound: no such job.
+    """
+    now = database.now(conn)
+    at_once = (
+        update(jobs)
+        .where(jobs.c.id == job_id, jobs.c.state.in_([State.BLOCKED, State.SCHEDULED, State.READY]))
+        .values(
+            state=State.CANCELLED.value,
+            reason=Reason.CANCELLED.value,
+            line=null(),
+            rank=null(),
+            wake_at=null(),
+            live_key=null(),
+            cancel_requested_at=now,
+            finished_at=now,
+        )
+    )
+    requested = (
+        update(jobs)
+        .where(jobs.c.id == job_id, jobs.c.state == State.RUNNING)
+        .values(cancel_requested_at=func.coalesce(jobs.c.cancel_requested_at, now))
+    )
+    for _ in range(_MOST_ROUNDS):
+        if conn.execute(at_once).rowcount or conn.execute(requested).rowcount:
+            return True
+        state = conn.execute(_STATE, {"job": job_id}).scalar()
+        if state is None:
+            raise JobNotFound(f"No job {job_id}. It may have been pruned.")
+        if state in FINAL_STATES:
+            return False
+        # It was claimed or given back between the two writes; ask again.
+    raise StoreUnavailable(f"Job {job_id} changed its state faster than it could be cancelled. Cancel it again.")
+
+
+def retry_job(database: Database, conn: Connection, job_id: str) -> EnqueueResult:
+    """Make a failed, cancelled or skipped job ready again, with a fresh budget of attempts and no deadline.
+
+    Where a newer live job holds its identity, that job does the work: the old one stays as it is, and the result
+    names the newer one with `created=False`, as an enqueue would.
+
+    Raises:
+        JobNotFound: no such job.
+        InvalidTransition: it succeeded, or is live.
+    """
+    now = database.now(conn)
+    row = conn.execute(
+        select(*(jobs.c[name] for name in ("state", "kind", "queue", "priority", "dedup_key"))).where(
+            jobs.c.id == job_id
+        )
+    ).first()
+    if row is None:
+        raise JobNotFound(f"No job {job_id}. It may have been pruned.")
+    if row.state not in _RETRIABLE:
+        what = "has succeeded" if row.state == State.SUCCEEDED else f"is {row.state}"
+        raise InvalidTransition(
+            f"Job {job_id} {what}: only failed, cancelled and skipped jobs can be retried. "
+            "To run it once more, enqueue it anew."
+        )
+    try:
+        priority = Priority(row.priority)
+    except ValueError as error:
+        raise InvalidTransition(
+            f"Job {job_id} has the priority {row.priority!r}, which this version of fencepost does not know. "
+            "Upgrade fencepost to retry it."
+        ) from error
+    live_key = None if row.dedup_key is None else live_key_of(row.kind, row.dedup_key)
+    again = (
+        update(jobs)
+        .where(jobs.c.id == job_id, jobs.c.state == row.state)
+        .values(
+            state=State.READY.value,
+            reason=null(),
+            line=line_of(row.queue, row.kind),
+            rank=rank(priority, now),
+            run_at=now,
+            attempts=0,
+            deadline=null(),
+            finished_at=null(),
+            cancel_requested_at=null(),
+            progress=null(),
+            progress_note=null(),
+            live_key=live_key,
+        )
+    )
+    savepoint = conn.begin_nested()
+    try:
+        changed = conn.execute(again).rowcount == 1
+    except exc.IntegrityError:
+        savepoint.rollback()
+        holder = conn.execute(select(jobs.c.id).where(jobs.c.live_key == live_key)).scalar()
+        if holder is None:
+            raise StoreUnavailable(f"The identity of job {job_id} changed hands just now. Retry it again.") from None
+        return EnqueueResult(str(holder), created=False)
+    savepoint.commit()
+    if not changed:
+        raise InvalidTransition(f"Job {job_id} changed its state just now. Look at it, then retry it again.")
+    return EnqueueResult(job_id, created=True)
+
+
+def set_paused(database: Database, conn: Connection, queue: str, *, paused: bool) -> None:
+    """Pause a queue (its jobs wait; running ones end) or resume it."""
+    paused_at = database.now(conn) if paused else None
+    conn.execute(database.dialect.upsert(queues, {"name": queue, "paused_at": paused_at}, key="name"))
+
+
+def paused_queues(conn: Connection) -> dict[str, Any]:
+    """The paused queues, each with the instant since when."""
+    found = conn.execute(select(queues.c.name, queues.c.paused_at).where(queues.c.paused_at.is_not(None)))
+    return {row.name: row.paused_at for row in found}

@@ -1,0 +1,151 @@
+"""The capabilities that a dialect offers, with a general way wherever there is one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from sqlalchemy import ColumnElement, Insert, Select, Table, Update, bindparam, exc
+from sqlalchemy.engine import URL, Connection, Engine
+from sqlalchemy.engine.interfaces import Dialect as SQLDialect
+from sqlalchemy.sql import ClauseElement
+
+from fencepost.job import Micros
+from fencepost.store.tables import jobs
+
+__all__ = ["Dialect", "Fault", "RowUpdate", "compiled_sql", "driver_rows"]
+
+RowUpdate = Callable[[ColumnElement[bool], Callable[[str], ColumnElement[Any]]], Update]
+"""Defines a guarded update of many rows once: from (the criterion on the id, access to a row's own values)."""
+
+
+class Fault(Enum):
+    """What a database error means for the caller."""
+
+    TRANSIENT = "transient"
+    """Busy, locked, deadlock, serialisation, lost connection: the same call may succeed later."""
+    PERMANENT = "permanent"
+    """It will fail again."""
+
+
+@lru_cache(maxsize=512)
+def compiled_sql(statement: ClauseElement, dialect: SQLDialect) -> tuple[str, tuple[str, ...] | None]:
+    """A statement as the driver takes it: its text, and its parameters' order (None where it takes names).
+
+    Only for statements that are module constants or cached themselves: the cache keys on their identity.
+    """
+    compiled = statement.compile(dialect=dialect)
+    order = getattr(compiled, "positiontup", None)
+    return str(compiled), tuple(order) if order is not None else None
+
+
+def driver_rows(order: tuple[str, ...] | None, names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
+    """Rows of values under `names`, as the driver takes them for a statement with the parameter order `order`."""
+    if order is None:
+        return [dict(zip(names, row, strict=True)) for row in rows]
+    if order == tuple(names):
+        return rows
+    places = [names.index(name) for name in order]
+    return [tuple(row[place] for place in places) for row in rows]
+
+
+class Dialect(ABC):
+    """One database's way of doing what the store needs."""
+
+    name: ClassVar[str]
+    driver: ClassVar[str]
+    """The SQLAlchemy driver name used for a URL that names none."""
+    extra: ClassVar[str | None] = None
+    """The extra that installs the driver."""
+    skip_locked: ClassVar[bool] = True
+    """Whether rows locked by others can be passed over (SQLite has one writer and needs none of it)."""
+    claims_in_one_statement: ClassVar[bool] = False
+    """Whether UPDATE ... RETURNING can claim and read at once, in rank order."""
+    max_statement_bytes: ClassVar[int] = 4 * 1024 * 1024
+    """How much payload goes into one statement of a bulk insert."""
+
+    @abstractmethod
+    def create_engine(self, url: URL, *, pool_size: int, synchronous: str, busy_timeout: float) -> Engine:
+        """An engine of our own for `url`."""
+
+    @abstractmethod
+    def adopt_engine(self, engine: Engine) -> Engine:
+        """The application's engine, with the isolation that the store needs on the connections it borrows."""
+
+    @abstractmethod
+    def now(self, conn: Connection) -> Micros:
+        """The database's clock."""
+
+    def now_and_pin(self, conn: Connection) -> Micros:
+        """The database's clock; and from here to the transaction's end, hot statements keep their index plans."""
+        return self.now(conn)
+
+    @abstractmethod
+    def classify(self, error: exc.DBAPIError) -> Fault:
+        """Whether an error of the driver may pass."""
+
+    @abstractmethod
+    def lock_migrations(self, conn: Connection) -> None:
+        """Wait until no other process migrates; held until the connection's transaction ends or it closes."""
+
+    def unlock_migrations(self, conn: Connection) -> None:
+        """Let the next one migrate, where the transaction's end does not do so by itself."""
+
+    @abstractmethod
+    def ignoring_conflicts(self, table: Table) -> Insert:
+        """An INSERT that leaves out rows that some unique index holds already, and nothing else."""
+
+    @abstractmethod
+    def upsert(self, table: Table, values: Mapping[str, Any], *, key: str) -> Insert:
+        """An INSERT that overwrites the row with the same `key`."""
+
+    def reading_latest(self, query: Select[Any]) -> Select[Any]:
+        """The query, made to read what is committed now and not an old snapshot, in a transaction not ours."""
+        return query
+
+    def insert_rows(self, conn: Connection, columns: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> None:
+        """Insert jobs, leaving out those whose id or identity is held already. Serves any driver."""
+        sql, order = compiled_sql(self._insert_statement(columns), conn.dialect)
+        conn.exec_driver_sql(sql, list(driver_rows(order, columns, rows)))
+
+    @lru_cache(maxsize=64)  # noqa: B019 - dialects live as long as the program
+    def _insert_statement(self, columns: tuple[str, ...]) -> Insert:
+        return self.ignoring_conflicts(jobs).values({column: bindparam(column) for column in columns})
+
+    def update_rows(
+        self,
+        conn: Connection,
+        define: RowUpdate,
+        names: tuple[str, ...],
+        rows: Sequence[tuple[Any, ...]],
+    ) -> list[bool]:
+        """Run one guarded update per row, in one transaction. Returns, for each, whether its guard held.
+
+        Args:
+            conn: in a transaction.
+            define: the statement, defined once for every way of running it. Module-level: it is a cache key.
+            names: the names of the row's values; the first is the job's id.
+            rows: the values.
+        """
+        sql, order = compiled_sql(self._row_statement(define, names), conn.dialect)
+        values = driver_rows(order, names, rows)
+        if len(values) == 1:
+            return [conn.exec_driver_sql(sql, values[0]).rowcount == 1]
+        # Nearly always every guard holds, and one executemany with its total count says so.
+        savepoint = conn.begin_nested()
+        if conn.exec_driver_sql(sql, list(values)).rowcount == len(values):
+            savepoint.commit()
+            return [True] * len(values)
+        savepoint.rollback()
+        return [conn.exec_driver_sql(sql, row).rowcount == 1 for row in values]
+
+    @lru_cache(maxsize=64)  # noqa: B019 - dialects live as long as the program
+    def _row_statement(self, define: RowUpdate, names: tuple[str, ...]) -> Update:
+        # The prefix keeps a value's name apart from the column's: SQLAlchemy reserves those in an UPDATE.
+        def value(name: str) -> ColumnElement[Any]:
+            return bindparam(name, type_=jobs.c[name.removeprefix("_")].type)
+
+        return define(jobs.c.id == value(names[0]), value)

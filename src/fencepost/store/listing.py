@@ -1,0 +1,120 @@
+"""Reading for people and programs: one job, pages of jobs, counts. Nothing here writes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, and_, func, select
+from sqlalchemy.engine import Connection
+
+from fencepost.job import LIVE_STATES, Job, Micros, State
+from fencepost.store.control import paused_queues
+from fencepost.store.rows import LISTING_COLUMNS, instant, job_from_row
+from fencepost.store.tables import jobs, live_key_of
+
+__all__ = ["QueueCounts", "count_live", "find_live", "get_job", "list_jobs", "queue_counts", "states_of"]
+
+# Live jobs by the indexes that hold live jobs alone, whatever the number of final ones.
+_LIVE_PARTS: tuple[ColumnElement[bool], ...] = (
+    and_(jobs.c.line.is_not(None), jobs.c.state == State.READY),
+    and_(jobs.c.wake_at.is_not(None), jobs.c.state == State.SCHEDULED),
+    and_(jobs.c.lease_until.is_not(None), jobs.c.state == State.RUNNING),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCounts:
+    """One queue's live jobs.
+
+    Attributes:
+        name: the queue.
+        ready, scheduled, running: how many.
+        paused_since: None while it is not paused. An aware datetime in UTC.
+    """
+
+    name: str
+    ready: int
+    scheduled: int
+    running: int
+    paused_since: datetime | None
+
+
+def get_job(conn: Connection, job_id: str) -> Job | None:
+    """One job whole, or None."""
+    row = conn.execute(select(jobs).where(jobs.c.id == job_id)).first()
+    return None if row is None else job_from_row(row)
+
+
+def states_of(conn: Connection, ids: Sequence[str]) -> dict[str, str]:
+    """The states of jobs, by id; those that are not there are left out."""
+    found = conn.execute(select(jobs.c.id, jobs.c.state).where(jobs.c.id.in_(ids)))
+    return {str(row.id): row.state for row in found}
+
+
+def list_jobs(
+    conn: Connection,
+    *,
+    states: Collection[str] = (),
+    kind: str | None = None,
+    queue: str | None = None,
+    key: str | None = None,
+    tenant: str | None = None,
+    before: str | None = None,
+    limit: int = 50,
+) -> list[Job]:
+    """A page of jobs, newest first, without their arguments, results and history.
+
+    Args:
+        conn: any connection.
+        states: any of these; empty: all.
+        kind, queue, key, tenant: equal to this; None: any.
+        before: the last id of the page before this one.
+        limit: how many at most.
+    """
+    query = select(*(jobs.c[name] for name in LISTING_COLUMNS))
+    if states:
+        query = query.where(jobs.c.state.in_(sorted(states)))
+    for column, value in (
+        (jobs.c.kind, kind),
+        (jobs.c.queue, queue),
+        (jobs.c.dedup_key, key),
+        (jobs.c.tenant, tenant),
+    ):
+        if value is not None:
+            query = query.where(column == value)
+    if before is not None:
+        query = query.where(jobs.c.id < before)
+    rows = conn.execute(query.order_by(jobs.c.id.desc()).limit(limit))
+    return [job_from_row(row) for row in rows]
+
+
+def find_live(conn: Connection, kind: str, key: str) -> Job | None:
+    """The live job that holds the identity `(kind, key)`, or None. Served by the `live` index."""
+    row = conn.execute(
+        select(jobs).where(jobs.c.live_key == live_key_of(kind, key), jobs.c.state.in_(sorted(LIVE_STATES)))
+    ).first()
+    return None if row is None else job_from_row(row)
+
+
+def count_live(conn: Connection, kind: str) -> int:
+    """How many jobs of `kind` wait or run."""
+    return sum(
+        conn.execute(select(func.count()).select_from(jobs).where(part, jobs.c.kind == kind)).scalar_one()
+        for part in _LIVE_PARTS
+    )
+
+
+def queue_counts(conn: Connection) -> list[QueueCounts]:
+    """Every queue that has live jobs or is paused, by name."""
+    counts: dict[str, list[int]] = {}
+    for place, part in enumerate(_LIVE_PARTS):
+        for queue, number in conn.execute(select(jobs.c.queue, func.count()).where(part).group_by(jobs.c.queue)):
+            counts.setdefault(queue, [0, 0, 0])[place] = number
+    paused: dict[str, Micros] = paused_queues(conn)
+    listed = []
+    for name in sorted(counts.keys() | paused.keys()):
+        ready, scheduled, running = counts.get(name, (0, 0, 0))
+        listed.append(QueueCounts(name, ready, scheduled, running, instant(paused.get(name))))
+    return listed

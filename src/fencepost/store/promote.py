@@ -1,0 +1,102 @@
+"""Promotion: what waits for an instant moves when the instant comes, as the database's clock tells it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import ColumnElement, Update, bindparam, case, func, null, select, update
+from sqlalchemy.engine import Connection
+
+from fencepost.job import Micros, Priority, Reason, State
+from fencepost.planning.outcome import waiting
+from fencepost.planning.rank import urgent_rank
+from fencepost.store.database import Database
+from fencepost.store.tables import jobs, line_of, words
+
+__all__ = ["next_wake", "promote_due"]
+
+# Served by the `wake` index. Neither arguments nor results are read: memory does not grow with the payloads.
+_DUE = (
+    select(*(jobs.c[name] for name in ("id", "queue", "kind", "state", "priority", "wake_at", "deadline", "options")))
+    .where(jobs.c.wake_at <= bindparam("now"))
+    .order_by(jobs.c.wake_at)
+    .limit(bindparam("batch"))
+    .with_for_update(skip_locked=True)
+)
+_NEXT_WAKE = select(func.min(jobs.c.wake_at)).where(jobs.c.wake_at.is_not(None))
+
+_NAMES = (
+    "_id",
+    "_started_at",
+    "_state",
+    "_reason",
+    "_line",
+    "_rank",
+    "_wake_at",
+    "_finished_at",
+    "_last_error",
+)
+
+
+def _promote_rows(match: ColumnElement[bool], value: Callable[[str], ColumnElement[Any]]) -> Update:
+    """Guarded by the instant that was planned (under a borrowed name): a row that moved meanwhile is left alone."""
+    return (
+        update(jobs)
+        .where(
+            match,
+            jobs.c.wake_at == value("_started_at"),
+            jobs.c.state.in_(words([State.SCHEDULED, State.READY])),
+        )
+        .values(
+            state=value("_state"),
+            reason=func.coalesce(value("_reason"), jobs.c.reason),
+            line=value("_line"),
+            rank=value("_rank"),
+            wake_at=value("_wake_at"),
+            finished_at=value("_finished_at"),
+            last_error=func.coalesce(value("_last_error"), jobs.c.last_error),
+            live_key=case((value("_finished_at").is_not(None), null()), else_=jobs.c.live_key),
+        )
+    )
+
+
+def promote_due(database: Database, conn: Connection, *, batch: int) -> int:
+    """Make due jobs ready, and move ready ones whose latest start is near to the urgent tier.
+
+    Returns:
+        How many moved; more may be due when it equals `batch`.
+    """
+    now = database.now_and_pin(conn)
+    due = conn.execute(_DUE, {"now": now, "batch": batch}).fetchall()
+    if not due:
+        return 0
+    moves = sorted(_move(row, now) for row in due)
+    return sum(database.dialect.update_rows(conn, _promote_rows, _NAMES, moves))
+
+
+def next_wake(conn: Connection) -> Micros | None:
+    """The earliest instant at which `promote_due` will have something to do."""
+    found = conn.execute(_NEXT_WAKE).scalar()
+    return None if found is None else int(found)
+
+
+def _move(row: Any, now: Micros) -> tuple[Any, ...]:
+    """The values of `_NAMES` for one due row."""
+    job_id = str(row.id)
+    line = line_of(row.queue, row.kind)
+    moved: tuple[Any, ...]
+    try:
+        hint = 0 if row.options is None else int(json.loads(row.options).get("duration_hint", 0))
+        if row.state == State.READY:  # only a job with a deadline is ready and has a wake_at
+            moved = (State.READY.value, None, line, urgent_rank(row.deadline, hint), None, None, None)
+        else:
+            state, rank, wake_at = waiting(
+                Priority(row.priority), row.wake_at, now, deadline=row.deadline, duration_hint=hint
+            )
+            moved = (state.value, None, line, rank, wake_at, None, None)
+    except (ValueError, TypeError, AttributeError) as error:
+        text = f"The row cannot be decoded by this version of fencepost: {type(error).__name__}: {error}"
+        moved = (State.FAILED.value, Reason.UNDECODABLE.value, None, None, None, now, text)
+    return (job_id, row.wake_at, *moved)

@@ -1,0 +1,163 @@
+"""Rows of the jobs table as the data that the rest of fencepost works with."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Row
+
+from fencepost.job import (
+    Attempt,
+    Backoff,
+    BackoffSpec,
+    Claim,
+    Hold,
+    Job,
+    Lease,
+    Micros,
+    Priority,
+    Reason,
+    State,
+)
+from fencepost.store.tables import jobs
+
+__all__ = ["CLAIM_COLUMNS", "LISTING_COLUMNS", "claim_from_row", "instant", "job_from_row"]
+
+CLAIM_COLUMNS = (
+    *("id", "kind", "queue", "arguments", "attempts", "max_attempts", "lease_token", "priority"),
+    *("created_at", "run_at", "deadline", "hold", "options", "tags", "tenant", "schedule", "scheduled_for"),
+    *("reason", "history"),
+)
+LISTING_COLUMNS = tuple(column.name for column in jobs.c if column.name not in ("arguments", "result", "history"))
+"""What a listing reads: all but what may be large."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DEFAULT_BACKOFF = Backoff()
+_PRIORITIES = {priority.value: priority for priority in Priority}
+
+
+def instant(micros: Micros | None) -> datetime | None:
+    """A stored instant as an aware datetime in UTC. (Not by way of a float, which would lose microseconds.)"""
+    return None if micros is None else _EPOCH + timedelta(microseconds=micros)
+
+
+def claim_from_row(row: Any, owner: str, claimed_at: Micros) -> Claim:
+    """A claim from the values of `CLAIM_COLUMNS` as they stand after the claim.
+
+    Raises:
+        ValueError, TypeError, KeyError: the row holds what this build cannot read.
+    """
+    # fmt: off
+    (
+        job_id, kind, queue, arguments, attempts, max_attempts, token, priority,
+        created_at, run_at, deadline, hold, options, tags, tenant, schedule, scheduled_for,
+        reason, history,
+    ) = row
+    # fmt: on
+    timeout: float | None = None
+    backoff: BackoffSpec = _DEFAULT_BACKOFF
+    duration_hint, keep_result = 0, True
+    if options is not None:
+        rare = json.loads(options)
+        timeout = rare.get("timeout")
+        duration_hint = rare.get("duration_hint", 0)
+        keep_result = rare.get("keep_result", True)
+        if "backoff" in rare:
+            stored = rare["backoff"]
+            backoff = Backoff(**stored) if isinstance(stored, dict) else stored
+    return Claim(
+        Lease(job_id, owner, token),
+        kind,
+        queue,
+        arguments,
+        attempts,
+        max_attempts,
+        _PRIORITIES[priority],
+        created_at,
+        created_at if run_at is None or run_at < created_at else run_at,
+        deadline,
+        duration_hint,
+        None if hold is None else Hold(hold),
+        timeout,
+        backoff,
+        keep_result,
+        () if tags is None else tuple(json.loads(tags)),
+        tenant,
+        schedule,
+        scheduled_for,
+        reason,
+        history,
+        claimed_at,
+    )
+
+
+def job_from_row(row: Row[Any]) -> Job:
+    """A job for people. What this build cannot read is shown as it stands, never a crash."""
+    values = row._mapping
+    waits = values["state"] == State.SCHEDULED
+    due = (values["wake_at"] if waits else values["run_at"]) or values["created_at"]
+    progress = values["progress"]
+    return Job(
+        id=str(values["id"]),
+        kind=values["kind"],
+        queue=values["queue"],
+        state=_word(State, values["state"]),
+        reason=None if values["reason"] is None else _word(Reason, values["reason"]),
+        priority=_word(Priority, values["priority"]),
+        arguments=_json(values.get("arguments")),
+        attempts=values["attempts"],
+        max_attempts=values["max_attempts"],
+        key=values["dedup_key"],
+        run_at=_EPOCH + timedelta(microseconds=due),
+        deadline=instant(values["deadline"]),
+        created_at=_EPOCH + timedelta(microseconds=values["created_at"]),
+        started_at=instant(values["started_at"]),
+        finished_at=instant(values["finished_at"]),
+        last_error=values["last_error"],
+        result=_json(values.get("result")),
+        progress=None if progress is None else progress / 10_000,
+        progress_note=values["progress_note"],
+        tags=tuple(_json(values["tags"]) or ()),
+        labels=_json(values["labels"]) or {},
+        tenant=values["tenant"],
+        schedule=values["schedule"],
+        scheduled_for=instant(values["scheduled_for"]),
+        lease_owner=values["lease_owner"],
+        lease_until=instant(values["lease_until"]),
+        cancel_requested=values["cancel_requested_at"] is not None,
+        history=_history(values.get("history")),
+    )
+
+
+def _word(words: type[State] | type[Reason] | type[Priority], text: str) -> Any:
+    try:
+        return words(text)
+    except ValueError:  # written by a newer version
+        return text
+
+
+def _json(text: str | None) -> Any:
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _history(text: str | None) -> tuple[Attempt, ...]:
+    entries = _json(text)
+    if not isinstance(entries, list):
+        return ()
+    return tuple(
+        Attempt(
+            attempt=entry["attempt"],
+            at=_EPOCH + timedelta(microseconds=entry["at"]),
+            reason=_word(Reason, entry["reason"]),
+            worker=entry["worker"],
+            error=entry.get("error"),
+        )
+        for entry in entries
+    )

@@ -1,0 +1,193 @@
+"""The tables, defined once for the three databases. The row's shape is its state.
+
+Each live state has its own nullable column, set only in that state and indexed, so that a row stands in
+exactly the index of the state that it is in:
+
+| column          | not null while                      | index serves                             |
+| --------------- | ----------------------------------- | ---------------------------------------- |
+| `line`, `rank`  | ready                               | claim: one range scan per line           |
+| `wake_at`       | scheduled, or ready with a deadline | promotion of due jobs, urgency           |
+| `lease_until`   | running                             | reclaim of expired leases                |
+| `live_key`      | live, with an identity              | UNIQUE: the identity                     |
+| `finished_at`   | final                               | retention, listing                       |
+
+`line` numbers the pair (queue, kind): the jobs of one kind that wait in one queue stand in one line, so that a
+worker finds the kinds it knows without reading past those it does not. `live_key` is a digest of (kind, key):
+an identity of any length and any alphabet, compared byte for byte whatever the database's collation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from hashlib import blake2b
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    ColumnElement,
+    Index,
+    Integer,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    literal_column,
+    text,
+)
+from sqlalchemy.dialects import mysql, postgresql
+from sqlalchemy.types import TypeEngine
+
+from fencepost.job import State
+
+__all__ = [
+    "KIND_CHARS",
+    "ONE",
+    "QUEUE_CHARS",
+    "jobs",
+    "line_of",
+    "live_key_of",
+    "metadata",
+    "queues",
+    "word",
+    "words",
+    "workers",
+]
+
+KIND_CHARS = 300
+QUEUE_CHARS = 100
+
+metadata = MetaData()
+
+_MYSQL: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
+
+
+def _id() -> TypeEngine[str]:
+    return (
+        String(36)
+        .with_variant(postgresql.UUID(as_uuid=False), "postgresql")
+        .with_variant(mysql.CHAR(36, charset="ascii", collation="ascii_bin"), "mysql", "mariadb")
+    )
+
+
+def _digest() -> TypeEngine[str]:
+    return String(32).with_variant(mysql.CHAR(32, charset="ascii", collation="ascii_bin"), "mysql", "mariadb")
+
+
+def _text() -> TypeEngine[str]:
+    # MySQL's TEXT ends at 64 KiB; a cut payload would be a lost one.
+    return Text().with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb")
+
+
+_STATES = ", ".join(f"'{state}'" for state in State)
+
+jobs = Table(
+    "fencepost_jobs",
+    metadata,
+    Column("id", _id(), primary_key=True),
+    Column("kind", String(KIND_CHARS), nullable=False),
+    Column("queue", String(QUEUE_CHARS), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("reason", String(40)),
+    Column("priority", String(16), nullable=False),
+    Column("line", BigInteger),
+    Column("rank", BigInteger),
+    Column("wake_at", BigInteger),
+    Column("lease_until", BigInteger),
+    Column("lease_owner", String(200)),
+    Column("lease_token", BigInteger, nullable=False, server_default=text("0")),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("max_attempts", Integer, nullable=False),
+    Column("live_key", _digest()),
+    Column("dedup_key", String(512)),
+    Column("hold", String(16)),
+    Column("run_at", BigInteger),
+    Column("deadline", BigInteger),
+    Column("created_at", BigInteger, nullable=False),
+    Column("started_at", BigInteger),
+    Column("finished_at", BigInteger),
+    Column("cancel_requested_at", BigInteger),
+    Column("tenant", String(200)),
+    Column("schedule", String(200)),
+    Column("scheduled_for", BigInteger),
+    Column("progress", SmallInteger),
+    Column("progress_note", String(500)),
+    Column("tags", _text()),
+    Column("labels", _text()),
+    Column("options", _text()),
+    Column("history", _text()),
+    Column("last_error", _text()),
+    Column("result", _text()),
+    Column("arguments", _text(), nullable=False),
+    CheckConstraint(f"state IN ({_STATES})", name="fencepost_jobs_state"),
+    **_MYSQL,
+)
+
+
+def _index(name: str, *columns: str, unique: bool = False) -> None:
+    # Partial where the database can: a row is then in no index but those of its present state.
+    present = jobs.c[columns[0]].is_not(None)
+    Index(
+        f"fencepost_jobs_{name}",
+        *(jobs.c[column] for column in columns),
+        unique=unique,
+        sqlite_where=present,
+        postgresql_where=present,
+    )
+
+
+_index("ready", "line", "rank")
+_index("wake", "wake_at")
+_index("lease", "lease_until")
+_index("live", "live_key", unique=True)
+_index("finished", "finished_at")
+_index("occurrence", "schedule", "scheduled_for", unique=True)
+
+queues = Table(
+    "fencepost_queues",
+    metadata,
+    Column("name", String(QUEUE_CHARS), primary_key=True),
+    Column("paused_at", BigInteger),
+    **_MYSQL,
+)
+
+workers = Table(
+    "fencepost_workers",
+    metadata,
+    Column("owner", String(200), primary_key=True),
+    Column("host", String(200), nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("concurrency", Integer, nullable=False),
+    Column("queues", _text()),
+    Column("kinds", _text(), nullable=False),
+    Column("running", Integer, nullable=False),
+    Column("started_at", BigInteger, nullable=False),
+    Column("seen_at", BigInteger, nullable=False),
+    **_MYSQL,
+)
+
+
+def line_of(queue: str, kind: str) -> int:
+    """The number of the line in which jobs of `kind` wait in `queue`: 63 bits of a digest, the same everywhere."""
+    return int.from_bytes(blake2b(f"{queue}\0{kind}".encode(), digest_size=8).digest(), "big") >> 1
+
+
+def live_key_of(kind: str, key: str) -> str:
+    """The digest by which the identity `(kind, key)` is unique: 32 hexadecimal characters."""
+    return blake2b(f"{kind}\0{key}".encode(), digest_size=16).hexdigest()
+
+
+ONE: ColumnElement[int] = literal_column("1", Integer)
+
+
+def word(value: StrEnum) -> ColumnElement[str]:
+    """One of our words as it stands in a statement's text, so that hot statements carry no constant parameters."""
+    return literal_column(f"'{value.value}'", String)
+
+
+def words(values: Iterable[StrEnum]) -> list[ColumnElement[str]]:
+    """Several of them, for IN."""
+    return [word(value) for value in values]

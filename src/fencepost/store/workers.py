@@ -1,0 +1,61 @@
+"""The list of workers, for people. Nothing is decided by it: a worker that is not listed keeps its leases."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import delete, select
+from sqlalchemy.engine import Connection
+
+from fencepost.job import Micros
+from fencepost.store.dialects import Dialect
+from fencepost.store.rows import instant
+from fencepost.store.tables import workers
+
+__all__ = ["Worker", "forget_worker", "list_workers", "record_worker"]
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A worker process as it last reported itself. `queues=None`: all of them."""
+
+    owner: str
+    host: str
+    pid: int
+    concurrency: int
+    queues: tuple[str, ...] | None
+    kinds: tuple[str, ...]
+    running: int
+    started_at: datetime | None
+    seen_at: datetime | None
+
+
+def record_worker(dialect: Dialect, conn: Connection, values: dict[str, Any], seen_at: Micros) -> None:
+    """Write a worker's row, or write it anew."""
+    conn.execute(dialect.upsert(workers, values | {"seen_at": seen_at}, key="owner"))
+
+
+def forget_worker(conn: Connection, owner: str) -> None:
+    """Remove a worker that stopped."""
+    conn.execute(delete(workers).where(workers.c.owner == owner))
+
+
+def list_workers(conn: Connection) -> list[Worker]:
+    """All recorded workers, longest-running first."""
+    return [
+        Worker(
+            owner=row.owner,
+            host=row.host,
+            pid=row.pid,
+            concurrency=row.concurrency,
+            queues=None if row.queues is None else tuple(json.loads(row.queues)),
+            kinds=tuple(json.loads(row.kinds)),
+            running=row.running,
+            started_at=instant(row.started_at),
+            seen_at=instant(row.seen_at),
+        )
+        for row in conn.execute(select(workers).order_by(workers.c.started_at))
+    ]

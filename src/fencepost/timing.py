@@ -1,0 +1,53 @@
+"""Durations and instants as people give them, as the microseconds that the store keeps."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+
+from fencepost.errors import ConfigurationError
+from fencepost.job import Micros
+
+__all__ = ["instant_micros", "micros", "seconds"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_LONGEST_SECONDS = 100 * 366 * 86_400
+
+
+def seconds(duration: float | timedelta, name: str) -> float:
+    """A duration of seconds or timedelta, in seconds.
+
+    Raises:
+        ConfigurationError: negative, not finite, beyond 100 years, or no duration at all. `name` is in the text.
+    """
+    if isinstance(duration, timedelta):
+        value = duration.total_seconds()
+    elif isinstance(duration, (int, float)) and not isinstance(duration, bool):
+        value = float(duration)
+    else:
+        raise ConfigurationError(f"{name} is a number of seconds or a timedelta, not {duration!r}")
+    if not math.isfinite(value) or not 0 <= value <= _LONGEST_SECONDS:
+        raise ConfigurationError(f"{name} is between 0 seconds and 100 years, not {duration!r}")
+    return value
+
+
+def micros(duration: float | timedelta, name: str) -> Micros:
+    """A duration of seconds or timedelta, in microseconds; the same errors as `seconds`."""
+    return round(seconds(duration, name) * 1_000_000)
+
+
+def instant_micros(instant: datetime, name: str) -> Micros:
+    """An aware datetime, in microseconds since the Unix epoch, exactly.
+
+    Raises:
+        ConfigurationError: naive, or no datetime at all.
+    """
+    if not isinstance(instant, datetime):
+        raise ConfigurationError(f"{name} is an aware datetime, not {instant!r}")
+    if instant.utcoffset() is None:
+        raise ConfigurationError(
+            f"{name}={instant!r} has no time zone, so its instant is not known. Give it one: "
+            "datetime.now(UTC) + timedelta(hours=1), or datetime(..., tzinfo=ZoneInfo('Europe/Berlin'))"
+        )
+    return (instant - _EPOCH) // _MICROSECOND
