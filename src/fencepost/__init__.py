@@ -1,1 +1,82 @@
-"""fencepost."""
+"""Durable background jobs for Python on the database you already have.
+
+import fencepost
+
+app = fencepost.App("sqlite:///jobs.db")
+
+@app.job
+async def send_welcome(user_id: int) -> str: ...
+
+handle = send_welcome.enqueue(user_id=7)
+app.run_worker()
+"""
+
+from fencepost.app import App, JobFunction
+from fencepost.context import JobContext
+from fencepost.errors import (
+    Abandon,
+    ArgumentsError,
+    Cancel,
+    ConfigurationError,
+    DecodingError,
+    EncodingError,
+    EnqueueError,
+    FencepostError,
+    InvalidTransition,
+    JobCancelled,
+    JobFailed,
+    JobNotFound,
+    JobSkipped,
+    LeaseLost,
+    ResultError,
+    ResultTimeout,
+    Retry,
+    SchemaError,
+    Snooze,
+    StoreUnavailable,
+)
+from fencepost.handle import JobHandle
+from fencepost.job import Attempt, Backoff, Claim, Hold, Job, Lease, NewJob, OnConflict, Priority, Reason, State
+from fencepost.worker import Worker
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Abandon",
+    "App",
+    "ArgumentsError",
+    "Attempt",
+    "Backoff",
+    "Cancel",
+    "Claim",
+    "ConfigurationError",
+    "DecodingError",
+    "EncodingError",
+    "EnqueueError",
+    "FencepostError",
+    "Hold",
+    "InvalidTransition",
+    "Job",
+    "JobCancelled",
+    "JobContext",
+    "JobFailed",
+    "JobFunction",
+    "JobHandle",
+    "JobNotFound",
+    "JobSkipped",
+    "Lease",
+    "LeaseLost",
+    "NewJob",
+    "OnConflict",
+    "Priority",
+    "Reason",
+    "ResultError",
+    "ResultTimeout",
+    "Retry",
+    "SchemaError",
+    "Snooze",
+    "State",
+    "StoreUnavailable",
+    "Worker",
+    "__version__",
+]

@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 from fencepost.job import DEFAULT_LEASE_SECONDS, Claim, EnqueueResult, Job, Lease, Micros, NewJob, Reason
 from fencepost.planning.outcome import Outcome, Verb
 from fencepost.store import control, leases, listing, retention, schema, workers
-from fencepost.store.claim import claim
+from fencepost.store.claim import claim, ready_lines
 from fencepost.store.database import Clock, Database
 from fencepost.store.enqueue import insert_jobs
 from fencepost.store.leases import Heartbeat
@@ -253,11 +253,20 @@ class Store:
             if gone < batch:
                 return total
 
+    def has_ready(self, kinds: Collection[str], queues: Collection[str] | None) -> bool:
+        """Whether a claim of these kinds in these queues (None: all) would find something."""
+        wanted = None if queues is None else frozenset(queues)
+        return bool(self._read(lambda conn: ready_lines(self.database, conn, frozenset(kinds), wanted)))
+
     # People
 
     def get(self, job_id: str) -> Job | None:
         """One job whole, or None."""
         return self._read(lambda conn: listing.get_job(conn, job_id))
+
+    def result_text(self, job_id: str) -> str | None:
+        """The stored result of a job as JSON text, or None."""
+        return self._read(lambda conn: listing.result_text(conn, job_id))
 
     def list_jobs(self, **filters: Any) -> list[Job]:
         """A page of jobs, newest first; see `fencepost.store.listing.list_jobs`."""

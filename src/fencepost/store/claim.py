@@ -207,10 +207,7 @@ def ready_lines(
     found = []
     known = None if queues is None else _known_lines(kinds, queues)
     for number in present:
-        if known is not None:
-            line = known.get(number)
-        else:
-            line = _line_by_number(database, conn, number)
+        line = _line_by_number(database, conn, number) if known is None else known.get(number)
         if line is not None and line.kind in kinds:
             found.append(line)
     if not found:

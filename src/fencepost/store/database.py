@@ -70,12 +70,14 @@ class Database:
             self.url = _parse(target)
             self.dialect = dialect_for(self.url)
             self.engine = self._create_engine(synchronous.upper(), busy_timeout)
+        self._is_adopted = isinstance(target, Engine)
         self.path = database_path(self.url) if self.dialect.name == "sqlite" else None
         self.in_memory = self.dialect.name == "sqlite" and self.path is None
         self.patience = patience
         self.lines: dict[int, Any] = {}
         """What the store has learnt of the lines it met, by number; a digest, so never stale."""
         self._clock = clock
+        self._synchronous = synchronous.upper()
         self._busy_timeout = busy_timeout
         self._reading = self.engine.execution_options(fencepost_reading=True)
         self._pid = os.getpid()
@@ -189,6 +191,21 @@ class Database:
             except exc.TimeoutError as error:  # the application's own pool gave no connection
                 raise StoreUnavailable(f"No connection to {self.display_url} was free: {error}") from error
         raise AssertionError("unreachable")
+
+    def sibling(self, *, patience: float) -> Database:
+        """The same database with connections of its own; of an in-memory database, itself."""
+        if self.in_memory:
+            return self
+        target = Engine(self.engine.pool.recreate(), self.engine.dialect, self.url) if self._is_adopted else self.url
+        other = Database(
+            target,
+            clock=self._clock,
+            synchronous=self._synchronous,
+            busy_timeout=self._busy_timeout,
+            patience=patience,
+        )
+        other._turn = self._turn
+        return other
 
     def close(self) -> None:
         """Close the pool's connections. The database may be used again afterwards."""

@@ -14,7 +14,7 @@ from fencepost.store.control import paused_queues
 from fencepost.store.rows import LISTING_COLUMNS, instant, job_from_row
 from fencepost.store.tables import jobs, live_key_of
 
-__all__ = ["QueueCounts", "count_live", "find_live", "get_job", "list_jobs", "queue_counts", "states_of"]
+__all__ = ["QueueCounts", "count_live", "find_live", "get_job", "list_jobs", "queue_counts", "result_text", "states_of"]
 
 # Live jobs by the indexes that hold live jobs alone, whatever the number of final ones.
 _LIVE_PARTS: tuple[ColumnElement[bool], ...] = (
@@ -45,6 +45,11 @@ def get_job(conn: Connection, job_id: str) -> Job | None:
     """One job whole, or None."""
     row = conn.execute(select(jobs).where(jobs.c.id == job_id)).first()
     return None if row is None else job_from_row(row)
+
+
+def result_text(conn: Connection, job_id: str) -> str | None:
+    """The result as it is stored: JSON text, or None."""
+    return conn.execute(select(jobs.c.result).where(jobs.c.id == job_id)).scalar()
 
 
 def states_of(conn: Connection, ids: Sequence[str]) -> dict[str, str]:

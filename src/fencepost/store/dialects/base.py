@@ -91,7 +91,7 @@ class Dialect(ABC):
     def lock_migrations(self, conn: Connection) -> None:
         """Wait until no other process migrates; held until the connection's transaction ends or it closes."""
 
-    def unlock_migrations(self, conn: Connection) -> None:
+    def unlock_migrations(self, conn: Connection) -> None:  # noqa: B027 - most have nothing to do
         """Let the next one migrate, where the transaction's end does not do so by itself."""
 
     @abstractmethod

@@ -1,0 +1,529 @@
+"""The public face: `App` registers handlers, enqueues, runs workers and answers questions about jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import weakref
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from datetime import timedelta
+from functools import update_wrapper
+from itertools import islice
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+
+from sqlalchemy import URL, Engine
+
+from fencepost.codec import MAX_PAYLOAD_BYTES
+from fencepost.context import JobContext
+from fencepost.enqueuer import Enqueuer
+from fencepost.errors import ConfigurationError, JobNotFound
+from fencepost.handle import JobHandle
+from fencepost.ids import new_id, parse_id
+from fencepost.job import DEFAULT_LEASE_SECONDS, Job, NewJob, Options, State
+from fencepost.options import Asked, build_options, check_name
+from fencepost.registry import Executor, Handler, Registry, kind_of
+from fencepost.store import Clock, Database, Store
+from fencepost.store.joining import joined
+from fencepost.worker.worker import DEFAULT_CONCURRENCY, DEFAULT_GRACE_SECONDS, DEFAULT_POLL_SECONDS, Worker
+
+__all__ = ["App", "JobFunction", "Jobs", "Prepared"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_BATCH = 1000
+
+
+class Prepared(Generic[P, R]):
+    """A job function together with what `using(...)` asked for."""
+
+    def __init__(self, app: App, handler: Handler, options: Options, connection: Any = None) -> None:
+        self.app = app
+        self.handler = handler
+        self._options = options
+        self._connection = connection
+
+    def using(self, *, connection: Any = None, **options: Unpack[Asked]) -> Prepared[P, R]:
+        """The same job function with other options.
+
+        Args:
+            connection: enqueue within this transaction of yours instead of one of our own: a SQLAlchemy Connection
+                or Session (with `aenqueue` also an AsyncConnection or AsyncSession), or the driver's own connection.
+                Workers see the job after your commit; your rollback takes it back.
+            queue: the lane; default "default".
+            priority: critical, high, normal (default) or low. A low job overtakes normal ones that came more than
+                5 minutes after it.
+            delay: seconds or timedelta from now.
+            run_at: an aware datetime.
+            deadline: an aware datetime after which it is not started any more (skipped, `expired`).
+            duration_hint: seconds or timedelta that it will take; with a deadline it becomes urgent in time.
+            timeout: seconds or timedelta for one attempt; None (default): none.
+            max_attempts: how often it is tried at most; default 20. Fixed at enqueue.
+            backoff: a `Backoff`, seconds, or a list of seconds per attempt; default: exponential from 2 s, with full
+                jitter, at most 6 h.
+            key: its identity is (kind, key): while a live job holds it, enqueueing again makes no second one.
+            hold: "live" (default) holds the identity until the job is final, "queued" only until it first starts.
+            on_conflict: "keep" (default) leaves the holder as it is, "replace" gives a waiting holder the new
+                arguments, options and time.
+            keep_result: whether what the handler returns is stored; default True.
+            tags: words to find it by.
+            tenant: on whose behalf it runs.
+
+        Raises:
+            ConfigurationError: a value that cannot be, with what would be right.
+        """
+        return Prepared(self.app, self.handler, build_options(self._options, **options), connection or self._connection)
+
+    def build(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
+        """A job that is checked and encoded but not stored; for `app.enqueue_many`.
+
+        Raises:
+            ArgumentsError: the arguments do not fit the signature.
+            EncodingError: a value that cannot be stored.
+        """
+        return NewJob(new_id(), self.handler.kind, self.handler.arguments.encode(args, kwargs), self._options)
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Store a job. Returns after the commit (or, with `connection=`, after the insert).
+
+        Raises:
+            ArgumentsError: the arguments do not fit the signature.
+            EncodingError: a value that cannot be stored.
+            StoreUnavailable: the database could not be asked.
+        """
+        job = self.build(*args, **kwargs)
+        (handle,) = self.app._enqueue([job], self._connection)
+        return handle
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """`enqueue` for async code: the event loop does not wait on the database, and calls that happen at the same
+        time share a transaction."""
+        job = self.build(*args, **kwargs)
+        (handle,) = await self.app._aenqueue([job], self._connection)
+        return handle
+
+
+class _Decorator(Protocol):
+    """`@app.job(...)` with parentheses: registers the function that it decorates."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
+    ) -> JobFunction[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[JobContext, P], R], /) -> JobFunction[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> JobFunction[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> JobFunction[P, R]: ...
+
+
+class JobFunction(Prepared[P, R]):
+    """A function that was registered as a job. Calling it runs it here and now, as if it were undecorated."""
+
+    def __init__(self, app: App, handler: Handler) -> None:
+        super().__init__(app, handler, handler.options)
+        update_wrapper(self, handler.function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function itself."""
+        return self.handler.function(*args, **kwargs)
+
+    @property
+    def kind(self) -> str:
+        """Its name in the database."""
+        return self.handler.kind
+
+    def __repr__(self) -> str:
+        return f"<job {self.kind}>"
+
+
+class Jobs:
+    """`app.jobs`: look at jobs, and act on them."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def get(self, job_id: str) -> Job:
+        """One job whole.
+
+        Raises:
+            JobNotFound: no such job.
+        """
+        job = self._app.store.get(_checked_id(job_id))
+        if job is None:
+            raise JobNotFound(f"No job {job_id}. It may have been pruned.")
+        return job
+
+    def list(
+        self,
+        *,
+        state: State | str | Collection[State | str] | None = None,
+        kind: str | None = None,
+        queue: str | None = None,
+        key: str | None = None,
+        tenant: str | None = None,
+        before: str | None = None,
+        limit: int = 50,
+    ) -> list[Job]:
+        """A page of jobs, newest first, without their arguments, results and history.
+
+        Args:
+            state: one or several; None: all.
+            kind, queue, key, tenant: equal to this; None: any.
+            before: the last id of the page before.
+            limit: how many at most, up to 1,000; default 50.
+
+        Raises:
+            ConfigurationError: an unknown state or a limit out of range.
+        """
+        wanted = [] if state is None else [state] if isinstance(state, str) else sorted(state)
+        unknown = [word for word in wanted if word not in list(State)]
+        if unknown:
+            raise ConfigurationError(f"No state {unknown[0]!r}. States: {', '.join(State)}")
+        if not 1 <= limit <= 1000:
+            raise ConfigurationError(f"limit is from 1 to 1000, not {limit}")
+        return self._app.store.list_jobs(
+            states=[str(word) for word in wanted],
+            kind=kind,
+            queue=queue,
+            key=key,
+            tenant=tenant,
+            before=None if before is None else _checked_id(before),
+            limit=limit,
+        )
+
+    def retry(self, job_id: str) -> JobHandle[Any]:
+        """Make a failed, cancelled or skipped job ready again, with fresh attempts.
+
+        If a newer live job holds its identity, that one does the work: the handle names it, with `created=False`.
+
+        Raises:
+            JobNotFound: no such job.
+            InvalidTransition: it succeeded, or is live.
+        """
+        result = self._app.store.retry_job(_checked_id(job_id))
+        self._app._wake_workers()
+        return JobHandle(self._app.store, None, result.id, created=result.created)
+
+    def cancel(self, job_id: str) -> bool:
+        """Cancel a job: a waiting one at once, a running one at its worker's next heartbeat.
+
+        Returns:
+            Whether it is cancelled or will be; False: it was final already.
+
+        Raises:
+            JobNotFound: no such job.
+        """
+        return self._app.store.cancel_job(_checked_id(job_id))
+
+    def find_live(self, kind: str | JobFunction[Any, Any], key: str) -> Job | None:
+        """The live job that holds the identity `(kind, key)`, or None."""
+        return self._app.store.find_live(_kind(kind), key)
+
+    def count_live(self, kind: str | JobFunction[Any, Any]) -> int:
+        """How many jobs of a kind wait or run."""
+        return self._app.store.count_live(_kind(kind))
+
+
+class App:
+    """Jobs on one database.
+
+    Args:
+        target: `sqlite:///jobs.db`, `postgresql://...`, `mysql://...` (MariaDB too), `sqlite://` (in memory, for
+            tests), or for PostgreSQL and MySQL a SQLAlchemy `Engine`.
+        migrate: whether missing or old tables are created at the first use; default: on SQLite yes, on servers no
+            (run `fencepost migrate`).
+        synchronous: SQLite's FULL (default: acknowledged means on the disk) or NORMAL (a power cut may take back
+            the last transactions).
+        busy_timeout: seconds that SQLite waits for other writers; default 10.
+        max_payload_bytes: the largest encoded arguments or result; default 6 MiB.
+        clock: stands in for the database's clock, for tests.
+
+    Raises:
+        ConfigurationError: a URL or an option that cannot work.
+    """
+
+    def __init__(
+        self,
+        target: str | URL | Engine,
+        *,
+        migrate: bool | None = None,
+        synchronous: str = "FULL",
+        busy_timeout: float = 10.0,
+        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+        clock: Clock | None = None,
+    ) -> None:
+        database = Database(target, clock=clock, synchronous=synchronous, busy_timeout=busy_timeout)
+        migrates = database.dialect.name == "sqlite" if migrate is None else migrate
+        self.store = Store(database, migrates=migrates)
+        """The store, for custom workers."""
+        self.jobs = Jobs(self)
+        self._registry = Registry()
+        self._enqueuer = Enqueuer(self.store)
+        self._max_payload_bytes = max_payload_bytes
+        self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+    # Registration. The order matters: a context as first parameter falls away from what enqueue takes.
+
+    @overload
+    def job(self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /) -> JobFunction[P, R]: ...
+    @overload
+    def job(self, function: Callable[Concatenate[JobContext, P], R], /) -> JobFunction[P, R]: ...
+    @overload
+    def job(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> JobFunction[P, R]: ...
+    @overload
+    def job(self, function: Callable[P, R], /) -> JobFunction[P, R]: ...
+    @overload
+    def job(
+        self,
+        function: None = None,
+        /,
+        *,
+        kind: str | None = None,
+        executor: Executor | None = None,
+        **options: Unpack[Asked],
+    ) -> _Decorator: ...
+
+    def job(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        kind: str | None = None,
+        executor: Executor | None = None,
+        **options: Unpack[Asked],
+    ) -> Any:
+        """Register a function as the handler of a kind of job.
+
+        An async function runs on the worker's event loop, a plain one on a thread. A parameter annotated with
+        `fencepost.JobContext` is filled in by the worker (put it first, and `enqueue` is typed without it).
+
+        Args:
+            function: the function, when used as `@app.job` without parentheses.
+            kind: its name in the database; default: module path and function name. Give one to be able to rename
+                or move the function.
+            executor: "async", "thread" or "process"; default: by the kind of function. A process can be killed: use
+                it for code that burns CPU, crashes, or must obey its timeout.
+            **options: defaults for its jobs; see `using`.
+
+        Raises:
+            ConfigurationError: an option that cannot be, or a kind that another function has.
+        """
+        if "key" in options or "run_at" in options or "deadline" in options:
+            raise ConfigurationError(
+                "key, run_at and deadline belong to one job, not to all of a kind: pass to using()"
+            )
+
+        def register(function: Callable[..., Any]) -> JobFunction[..., Any]:
+            handler = Handler(
+                kind=check_name(kind if kind is not None else kind_of(function), "kind"),
+                function=function,
+                options=build_options(Options(), **options),
+                executor=_executor_for(function, executor),
+                context_type=JobContext,
+                max_payload_bytes=self._max_payload_bytes,
+            )
+            self._registry.add(handler)
+            return JobFunction(self, handler)
+
+        return register if function is None else register(function)
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The registered kinds."""
+        return self._registry.kinds()
+
+    # Enqueue
+
+    def enqueue_many(self, jobs: Iterable[NewJob], *, connection: Any = None) -> list[JobHandle[Any]]:
+        """Store any number of built jobs, in batches of at most 1,000, each committed before the next is built.
+
+        Args:
+            jobs: what `build(...)` returns; any iterable.
+            connection: all of it within this transaction of yours; see `using`.
+
+        Returns:
+            One handle per job, in order.
+
+        Raises:
+            StoreUnavailable: the database could not be asked. Batches before it are stored.
+        """
+        iterator = iter(jobs)
+        handles: list[JobHandle[Any]] = []
+        while batch := list(islice(iterator, _BATCH)):
+            handles += self._enqueue(batch, connection, grouped=False)
+        return handles
+
+    async def aenqueue_many(self, jobs: Iterable[NewJob], *, connection: Any = None) -> list[JobHandle[Any]]:
+        """`enqueue_many` for async code."""
+        iterator = iter(jobs)
+        handles: list[JobHandle[Any]] = []
+        while batch := list(islice(iterator, _BATCH)):
+            handles += await self._aenqueue(batch, connection)
+        return handles
+
+    def enqueue(self, kind: str, arguments: dict[str, Any] | None = None, **options: Unpack[Asked]) -> JobHandle[Any]:
+        """Store a job of a registered kind by its name.
+
+        Raises:
+            ConfigurationError: a kind that this app does not know, or a wrong option.
+            ArgumentsError: the arguments do not fit the handler.
+        """
+        handler = self._registry.get(kind)
+        if handler is None:
+            known = ", ".join(sorted(self.kinds)) or "none"
+            raise ConfigurationError(f"No handler of kind {kind!r} is registered. Registered: {known}")
+        prepared: Prepared[..., Any] = Prepared(self, handler, handler.options)
+        return prepared.using(**options).enqueue(**(arguments or {}))
+
+    def _enqueue(self, jobs: Sequence[NewJob], connection: Any, *, grouped: bool = True) -> list[JobHandle[Any]]:
+        _check_built(jobs)
+        if connection is not None:
+            with joined(connection, self.store.database) as conn:
+                results = self.store.enqueue_within(conn, jobs)
+        else:
+            results = self._enqueuer.enqueue(jobs) if grouped else self.store.enqueue(jobs)
+            self._wake_workers()
+        return self._handles(jobs, results)
+
+    async def _aenqueue(self, jobs: Sequence[NewJob], connection: Any) -> list[JobHandle[Any]]:
+        _check_built(jobs)
+        if connection is None:
+            results = await self._enqueuer.aenqueue(jobs)
+            self._wake_workers()
+            return self._handles(jobs, results)
+        if hasattr(connection, "run_sync"):  # AsyncConnection and AsyncSession
+            return cast(
+                "list[JobHandle[Any]]",
+                await connection.run_sync(lambda inner: self._enqueue(jobs, inner)),
+            )
+        return await asyncio.to_thread(self._enqueue, jobs, connection)
+
+    def _handles(self, jobs: Sequence[NewJob], results: Sequence[Any]) -> list[JobHandle[Any]]:
+        get = self._registry.get
+        return [
+            JobHandle(self.store, get(job.kind), result.id, created=result.created, replaced=result.replaced)
+            for job, result in zip(jobs, results, strict=True)
+        ]
+
+    def _wake_workers(self) -> None:
+        for worker in self._workers:
+            worker.wake()
+
+    # Working
+
+    def worker(
+        self,
+        *,
+        queues: Collection[str] | None = None,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        processes: int | None = None,
+        lease: float | timedelta = DEFAULT_LEASE_SECONDS,
+        grace: float | timedelta = DEFAULT_GRACE_SECONDS,
+        poll: float | timedelta = DEFAULT_POLL_SECONDS,
+        burst: bool = False,
+    ) -> Worker:
+        """A worker for this app's handlers, to be run with `.run()` and stopped with `.stop()` from another thread.
+
+        See `fencepost.Worker` for the arguments.
+        """
+        worker = Worker(
+            self.store,
+            self._registry,
+            queues=queues,
+            concurrency=concurrency,
+            processes=processes,
+            lease=lease,
+            grace=grace,
+            poll=poll,
+            burst=burst,
+        )
+        self._workers.add(worker)
+        return worker
+
+    def run_worker(
+        self,
+        *,
+        queues: Collection[str] | None = None,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        processes: int | None = None,
+        lease: float | timedelta = DEFAULT_LEASE_SECONDS,
+        grace: float | timedelta = DEFAULT_GRACE_SECONDS,
+        poll: float | timedelta = DEFAULT_POLL_SECONDS,
+        burst: bool = False,
+    ) -> None:
+        """Run a worker until SIGTERM or SIGINT; with `burst=True` until nothing is left that could run now.
+
+        See `fencepost.Worker` for the arguments.
+        """
+        self.worker(
+            queues=queues,
+            concurrency=concurrency,
+            processes=processes,
+            lease=lease,
+            grace=grace,
+            poll=poll,
+            burst=burst,
+        ).run()
+
+    # Operating
+
+    def migrate(self) -> bool:
+        """Create or upgrade the tables. Safe to call from any number of processes at once.
+
+        Returns:
+            Whether there was anything to do.
+        """
+        return self.store.migrate()
+
+    def prune(self, older_than: float | timedelta = timedelta(days=7)) -> int:
+        """Delete final jobs that ended more than `older_than` ago, in bounded batches. Returns how many."""
+        return self.store.prune(older_than)
+
+    def pause_queue(self, queue: str) -> None:
+        """Let a queue's jobs wait: nothing in it is claimed until it is resumed. Running jobs end."""
+        self.store.set_paused(check_name(queue, "queue"), paused=True)
+
+    def resume_queue(self, queue: str) -> None:
+        """Let a paused queue's jobs be claimed again."""
+        self.store.set_paused(check_name(queue, "queue"), paused=False)
+        self._wake_workers()
+
+    def close(self) -> None:
+        """Close the connections of the pool."""
+        self.store.close()
+
+
+def _executor_for(function: Callable[..., Any], asked: str | None) -> Executor:
+    is_async = inspect.iscoroutinefunction(function)
+    if asked is None:
+        return "async" if is_async else "thread"
+    if asked not in ("async", "thread", "process"):
+        raise ConfigurationError(f"executor is async, thread or process; not {asked!r}")
+    if asked == "async" and not is_async:
+        raise ConfigurationError(
+            f"{function.__qualname__} is a plain function and would block the event loop. Make it `async def`, or "
+            "leave executor= out: it then runs on a thread."
+        )
+    return cast(Executor, asked)
+
+
+def _check_built(jobs: Sequence[NewJob]) -> None:
+    for job in jobs:
+        if not isinstance(job, NewJob):
+            raise ConfigurationError(
+                f"Not a built job: {job!r}. Pass what build() returns: "
+                "app.enqueue_many(send.build(user_id=i) for i in range(100))"
+            )
+
+
+def _kind(kind: str | JobFunction[Any, Any]) -> str:
+    return kind.kind if isinstance(kind, JobFunction) else kind
+
+
+def _checked_id(job_id: str) -> str:
+    parsed = parse_id(job_id)
+    if parsed is None:
+        raise JobNotFound(f"{job_id!r} is not a job id. An id looks like {new_id()}")
+    return parsed

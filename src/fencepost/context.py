@@ -1,0 +1,142 @@
+"""What a handler may know and say of the job it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
+
+from sqlalchemy.engine import Connection
+
+from fencepost.codec import clean_text
+from fencepost.errors import LeaseLost
+from fencepost.job import Claim
+from fencepost.planning.outcome import Outcome, Verb
+from fencepost.registry import Handler
+from fencepost.store import Store
+from fencepost.store.rows import instant
+
+__all__ = ["AttemptLink", "JobContext", "lease_lost_text"]
+
+T = TypeVar("T")
+_NOTE_CHARS = 500
+
+
+class AttemptLink(Protocol):
+    """How a context reaches the worker that runs its attempt."""
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the attempt should stop."""
+        ...
+
+    def report(self, fraction: float, note: str | None) -> None:
+        """Pass progress on."""
+        ...
+
+    def settled(self) -> None:
+        """Say that the handler has settled the job itself."""
+        ...
+
+
+class JobContext:
+    """The running attempt, passed to a handler that has a parameter annotated with this type.
+
+    Attributes:
+        id: the job's id.
+        kind, queue, tags, tenant: as it was enqueued.
+        attempt: 1 for the first.
+        max_attempts: how many there may be.
+        deadline, scheduled_for: aware datetimes in UTC, or None.
+        lease_token: grows with every attempt of this job, so that outside systems can refuse a stale one.
+    """
+
+    def __init__(self, claim: Claim, handler: Handler, store: Store, link: AttemptLink) -> None:
+        self.id = claim.id
+        self.kind = claim.kind
+        self.queue = claim.queue
+        self.attempt = claim.attempt
+        self.max_attempts = claim.max_attempts
+        self.tags = claim.tags
+        self.tenant = claim.tenant
+        self.lease_token = claim.lease.token
+        self.deadline: datetime | None = instant(claim.deadline)
+        self.scheduled_for: datetime | None = instant(claim.scheduled_for)
+        self._claim = claim
+        self._handler = handler
+        self._store = store
+        self._link = link
+        self._result: str | None = None
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether this attempt should stop: cancelled by somebody, timed out, superseded, or its worker stops.
+
+        An async handler is also cancelled and a process killed; a plain function on a thread has to look.
+        """
+        return self._link.cancelled
+
+    def progress(self, fraction: float, note: str | None = None) -> None:
+        """Report how far the job has come. Costs nothing here: a thread of the worker writes the newest report.
+
+        Args:
+            fraction: from 0 to 1.
+            note: a few words; at most 500 characters are kept.
+
+        Raises:
+            ValueError: a fraction out of range.
+        """
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"progress goes from 0 to 1, not {fraction!r}")
+        self._link.report(fraction, None if note is None else clean_text(note)[:_NOTE_CHARS])
+
+    def set_result(self, value: Any) -> None:
+        """Name the result that `transaction()` stores, inside its block."""
+        self._result = self._handler.result.encode(value)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """A transaction on fencepost's database whose commit also completes this job: exactly once, or not at all.
+
+        If the lease is gone when the block ends, everything in it is rolled back. After the block the job is
+        settled: what the handler returns or raises later changes nothing. On SQLite keep the block short, since it
+        keeps every other writer out; and in an async handler use `run_transaction`, which does not block the loop.
+
+        Raises:
+            LeaseLost: the lease passed to somebody else. Let it pass; nothing was written.
+        """
+        with self._store.transaction() as conn:
+            yield conn
+            keep = self._result if self._claim.keep_result else None
+            if not self._store.settle_within(conn, self._claim, Outcome(Verb.COMPLETE, result=keep)):
+                raise LeaseLost(lease_lost_text(self._claim))
+        self._link.settled()
+
+    async def run_transaction(self, work: Callable[[Connection], T]) -> T:
+        """`transaction()` for async handlers: runs `work(connection)` on a thread; its result becomes the job's.
+
+        Raises:
+            LeaseLost: the lease passed to somebody else; nothing was written.
+        """
+
+        def run() -> T:
+            with self.transaction() as conn:
+                value = work(conn)
+                self.set_result(value)
+                return value
+
+        return await asyncio.to_thread(run)
+
+    def __repr__(self) -> str:
+        return f"<JobContext {self.kind} {self.id} attempt {self.attempt} of {self.max_attempts}>"
+
+
+def lease_lost_text(claim: Claim) -> str:
+    """What is said, once, of an attempt whose lease was gone when it ended."""
+    return (
+        f"Job {claim.id} ({claim.kind}) was not settled: its lease had passed on, this attempt ({claim.attempt}) holds "
+        f"token {claim.lease.token}. What it returned was discarded. If handlers outlast their lease, look for what "
+        "kept the heartbeat from the database: a frozen process, a lost connection, a C extension that holds the GIL."
+    )

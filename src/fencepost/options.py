@@ -1,0 +1,155 @@
+"""`using(...)`: what an enqueue may ask for, checked once and turned into the store's units."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, TypedDict, TypeVar, Unpack
+
+from fencepost.errors import ConfigurationError
+from fencepost.job import Backoff, BackoffSpec, Hold, OnConflict, Options, Priority
+from fencepost.store.tables import KIND_CHARS, QUEUE_CHARS
+from fencepost.timing import instant_micros, micros, seconds
+
+__all__ = ["Asked", "build_options", "check_name"]
+
+_MOST_ATTEMPTS = 1_000_000
+_KEY_CHARS = 512
+_TENANT_CHARS = 200
+_MOST_TAGS = 50
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+
+Word = TypeVar("Word", bound=StrEnum)
+
+
+class Asked(TypedDict, total=False):
+    """The keywords of `using(...)` and, as defaults, of `@app.job(...)`."""
+
+    queue: str
+    priority: Priority | str
+    delay: float | timedelta | None
+    run_at: datetime | None
+    deadline: datetime | None
+    duration_hint: float | timedelta
+    timeout: float | timedelta | None
+    max_attempts: int
+    backoff: BackoffSpec
+    key: str | None
+    hold: Hold | str
+    on_conflict: OnConflict | str
+    keep_result: bool
+    tags: Sequence[str]
+    tenant: str | None
+
+
+def build_options(base: Options, **asked: Unpack[Asked]) -> Options:
+    """`base` with what was asked for.
+
+    Raises:
+        ConfigurationError: a value that cannot be, with what would be right.
+    """
+    changes: dict[str, Any] = {}
+    for name, value in asked.items():
+        match name:
+            case "queue":
+                changes["queue"] = check_name(value, "queue", QUEUE_CHARS)
+            case "priority":
+                changes["priority"] = _word(Priority, value, name)
+            case "hold":
+                changes["hold"] = _word(Hold, value, name)
+            case "on_conflict":
+                changes["on_conflict"] = _word(OnConflict, value, name)
+            case "delay":
+                changes |= {"delay": None if value is None else micros(value, name), "run_at": None}  # type: ignore[arg-type]
+            case "run_at":
+                changes |= {"run_at": None if value is None else instant_micros(value, name), "delay": None}  # type: ignore[arg-type]
+            case "deadline":
+                changes["deadline"] = None if value is None else instant_micros(value, name)  # type: ignore[arg-type]
+            case "duration_hint":
+                changes["duration_hint"] = micros(value, name)  # type: ignore[arg-type]
+            case "timeout":
+                changes["timeout_seconds"] = None if value is None else _timeout(value)
+            case "max_attempts":
+                changes["max_attempts"] = _max_attempts(value)
+            case "backoff":
+                changes["backoff"] = _backoff(value)
+            case "key":
+                changes["key"] = None if value is None else _text(value, name, _KEY_CHARS)
+            case "tenant":
+                changes["tenant"] = None if value is None else check_name(value, name, _TENANT_CHARS)
+            case "tags":
+                changes["tags"] = _tags(value)
+            case "keep_result":
+                changes["keep_result"] = bool(value)
+            case _:
+                known = ", ".join(sorted(Asked.__annotations__))
+                raise ConfigurationError(f"There is no option {name!r}. There are: {known}")
+    if asked.get("delay") is not None and asked.get("run_at") is not None:
+        raise ConfigurationError("delay and run_at both say when: give one of them")
+    return replace(base, **changes)
+
+
+def check_name(value: object, what: str, most: int = KIND_CHARS) -> str:
+    """A name (of a kind, a queue, a tenant) that every database stores and compares alike.
+
+    Raises:
+        ConfigurationError: empty, too long, with control characters, or with spaces at its ends.
+    """
+    if not isinstance(value, str) or not value:
+        raise ConfigurationError(f"{what} is a non-empty string, not {value!r}")
+    if len(value) > most:
+        raise ConfigurationError(f"{what} has at most {most} characters, {value[:40]!r}... has {len(value)}")
+    if _UNPRINTABLE.search(value) or value != value.strip():
+        raise ConfigurationError(f"{what} has no control characters and no spaces at its ends: {value!r} has")
+    return value
+
+
+def _text(value: object, what: str, most: int) -> str:
+    if not isinstance(value, str) or not value:
+        raise ConfigurationError(f"{what} is a non-empty string, not {value!r}")
+    if len(value) > most:
+        raise ConfigurationError(f"{what} has at most {most} characters, this one has {len(value)}")
+    if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+        raise ConfigurationError(f"{what} has no NUL and no lone surrogates: {value!r} has")
+    return value
+
+
+def _word(words: type[Word], value: object, what: str) -> Word:
+    try:
+        return words(str(value))
+    except ValueError:
+        raise ConfigurationError(f"{what} is one of {', '.join(words)}; not {value!r}") from None
+
+
+def _timeout(value: Any) -> float:
+    limit = seconds(value, "timeout")
+    if limit == 0:
+        raise ConfigurationError("timeout is more than 0 seconds; None means no timeout")
+    return limit
+
+
+def _max_attempts(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST_ATTEMPTS:
+        raise ConfigurationError(f"max_attempts is a whole number from 1 to {_MOST_ATTEMPTS:,}, not {value!r}")
+    return value
+
+
+def _backoff(value: object) -> BackoffSpec:
+    if isinstance(value, Backoff):
+        return value
+    if isinstance(value, (list, tuple)) and value:
+        return tuple(seconds(item, "backoff") for item in value)
+    if isinstance(value, (int, float, timedelta)) and not isinstance(value, bool):
+        return seconds(value, "backoff")
+    raise ConfigurationError(f"backoff is seconds, a list of seconds, or a fencepost.Backoff; not {value!r}")
+
+
+def _tags(value: object) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, (list, tuple, set, frozenset)):
+        raise ConfigurationError(f"tags is a list of strings, not {value!r}")
+    if len(value) > _MOST_TAGS:
+        raise ConfigurationError(f"a job has at most {_MOST_TAGS} tags, not {len(value)}")
+    return tuple(check_name(tag, "a tag", 100) for tag in value)

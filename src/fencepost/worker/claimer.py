@@ -1,0 +1,144 @@
+"""The claimer: keeps the free slots filled, and no more than those."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from fencepost.job import Claim
+from fencepost.planning.isolation import is_suspect, isolate_suspects
+from fencepost.registry import Registry
+from fencepost.store import Store
+from fencepost.worker.execution import Board, Execution
+from fencepost.worker.executors import Executor
+from fencepost.worker.threads import WorkerThread
+
+__all__ = ["Claimer", "Pool"]
+
+logger = logging.getLogger("fencepost.worker")
+
+_MOST_AT_ONCE = 1000
+_GATHER_SECONDS = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Slots that are claimed for together.
+
+    Attributes:
+        name: "main" (event loop and threads) or "process".
+        kinds: what runs on them.
+        slots: how many attempts at once.
+    """
+
+    name: str
+    kinds: frozenset[str]
+    slots: int
+
+
+class Claimer:
+    """Asks the store for as many jobs as there are free slots, and hands them to their executors.
+
+    Args:
+        store: where.
+        owner: the worker's name.
+        registry: the handlers.
+        board: where attempts stand.
+        executors: by the handlers' `executor`.
+        pools: the slots.
+        queues: where to look; None: everywhere.
+        lease_seconds: of the claims.
+        poll_seconds: how often an idle worker asks.
+        is_finished: asked when nothing was found; True ends the thread (a burst worker's end).
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        owner: str,
+        registry: Registry,
+        board: Board,
+        executors: Mapping[str, Executor],
+        pools: list[Pool],
+        queues: frozenset[str] | None,
+        *,
+        lease_seconds: float,
+        poll_seconds: float,
+        is_finished: Callable[[], bool],
+    ) -> None:
+        self._store = store
+        self._owner = owner
+        self._registry = registry
+        self._board = board
+        self._executors = executors
+        self._pools = pools
+        self._queues = queues
+        self._lease_seconds = lease_seconds
+        self._poll_seconds = poll_seconds
+        self._is_finished = is_finished
+        self._wake = threading.Event()
+        self._careful = False
+
+    def wake(self) -> None:
+        """A slot became free, or a job was enqueued in this process."""
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def run(self, thread: WorkerThread) -> None:
+        """The thread's body."""
+        while not thread.stopping.is_set():
+            self._wake.clear()
+            claimed = False
+            for pool in self._pools:
+                free = self._free(pool)
+                if free < 1 or not pool.kinds:
+                    continue
+                # A job whose last attempt died with its worker may kill this one too: claim one by one while
+                # such jobs come, and start each alone out of its batch.
+                limit = 1 if self._careful else min(free, _MOST_AT_ONCE)
+                claims = thread.persist(lambda pool=pool, limit=limit: self._claim(pool, limit), "claiming")  # type: ignore[misc]
+                if claims is None:
+                    return
+                if claims:
+                    claimed = True
+                    self._start(thread, claims)
+            if claimed:
+                # Jobs that end within moments free their slots one by one. Waiting for a few of them makes the
+                # next claim a batch instead of a single row.
+                if not any(self._free(pool) > 0 for pool in self._pools):
+                    self._wake.wait()
+                if any(0 < self._free(pool) < pool.slots // 8 for pool in self._pools):
+                    thread.stopping.wait(_GATHER_SECONDS)
+                continue
+            if self._is_finished():
+                return
+            # Spread out, so that many idle workers do not ask at the same moments.
+            self._wake.wait(self._poll_seconds * random.uniform(0.75, 1.25))  # noqa: S311
+
+    def _free(self, pool: Pool) -> int:
+        by_process = self._board.running_by("process") if len(self._pools) > 1 else 0
+        taken = by_process if pool.name == "process" else self._board.slots_taken - by_process
+        return pool.slots - taken
+
+    def _claim(self, pool: Pool, limit: int) -> list[Claim]:
+        return self._store.claim(
+            self._owner, kinds=pool.kinds, queues=self._queues, limit=limit, lease=self._lease_seconds
+        )
+
+    def _start(self, thread: WorkerThread, claims: list[Claim]) -> None:
+        running, surplus = isolate_suspects(claims)
+        self._careful = is_suspect(claims[0]) or bool(surplus)
+        if surplus:
+            leases = [claim.lease for claim in surplus]
+            thread.persist(lambda: self._store.release(self._owner, leases), "releasing")
+        by_executor: dict[str, list[Execution]] = {}
+        for claim in running:
+            handler = self._registry.get(claim.kind)
+            assert handler is not None, "only registered kinds are claimed"
+            by_executor.setdefault(handler.executor, []).append(Execution(claim, handler, self._board))
+        for name, executions in by_executor.items():
+            self._board.add(executions)
+            self._executors[name].start(executions)

@@ -1,0 +1,196 @@
+"""Handlers in processes that can be killed: for code that burns CPU, leaks, crashes or must obey its timeout."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import multiprocessing
+import multiprocessing.connection
+import os
+import queue
+import signal
+import threading
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+from fencepost.errors import ConfigurationError
+from fencepost.job import Claim
+from fencepost.planning.outcome import Outcome, Verb
+from fencepost.worker.execution import Board, Execution, Stop
+from fencepost.worker.executors import call_handler
+from fencepost.worker.outcomes import not_started, outcome_of_error, outcome_of_return
+
+__all__ = ["ProcessExecutor"]
+
+_SPAWN = multiprocessing.get_context("spawn")  # a fork would inherit the worker's threads' locks and connections
+
+
+class ProcessExecutor:
+    """Runs each attempt in one of `processes` child processes, which are started as needed and kept.
+
+    Args:
+        processes: how many at once.
+    """
+
+    def __init__(self, processes: int) -> None:
+        self._processes = processes
+        self._waiting: queue.SimpleQueue[Execution | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+
+    def start(self, executions: Sequence[Execution]) -> None:
+        """Run these, in order."""
+        with self._lock:
+            wanted = min(self._processes, len(self._threads) + len(executions))
+            while len(self._threads) < wanted:
+                thread = threading.Thread(target=self._serve, name="fencepost-process", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        for execution in executions:
+            self._waiting.put(execution)
+
+    def stop(self, execution: Execution) -> None:
+        """Kill the process that runs it."""
+        child = execution.task
+        if child is not None:
+            child.kill()
+
+    def close(self) -> None:
+        """End the idle children."""
+        for _ in self._threads:
+            self._waiting.put(None)
+
+    def _serve(self) -> None:
+        child: _Child | None = None
+        while True:
+            execution = self._waiting.get()
+            if execution is None:
+                break
+            if not execution.begin():
+                execution.finish(not_started(execution))
+                continue
+            if child is None or not child.is_alive:
+                child = _Child()
+            execution.task = child
+            outcome = child.run(execution)
+            execution.task = None
+            execution.finish(outcome)
+        if child is not None:
+            child.close()
+
+
+class _Child:
+    """One child process and the pipe to it."""
+
+    def __init__(self) -> None:
+        self._pipe, theirs = _SPAWN.Pipe()
+        self._process = _SPAWN.Process(target=_child_main, args=(theirs,), name="fencepost-child", daemon=True)
+        self._process.start()
+        theirs.close()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.is_alive()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def close(self) -> None:
+        self._pipe.close()
+
+    def run(self, execution: Execution) -> Outcome | None:
+        """Have the child run one attempt; pass on what it says; None: there is nothing to settle."""
+        function = execution.handler.function
+        try:
+            self._pipe.send((function.__module__, function.__qualname__, execution.claim))
+            while True:
+                match self._pipe.recv():
+                    case "progress", fraction, note:
+                        execution.report(fraction, note)
+                    case "settled", None, None:
+                        execution.settled()
+                    case "outcome", outcome, None:
+                        return outcome  # type: ignore[no-any-return]
+        except (EOFError, OSError):
+            self._process.join()
+            return self._death(execution)
+
+    def _death(self, execution: Execution) -> Outcome | None:
+        code = self._process.exitcode
+        how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+        error = ChildProcessError(f"The process that ran the handler ended with {how}.")
+        if execution.stop_reason is Stop.CANCEL:
+            return Outcome(Verb.CANCEL)
+        return outcome_of_error(execution, error)
+
+
+def _child_main(pipe: Connection) -> None:
+    """The child's life: run what comes through the pipe until it closes."""
+    # A Ctrl-C or a SIGTERM to the whole process group is the worker's to act on; it kills us when it must.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    while True:
+        try:
+            module, name, claim = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(("outcome", _run_claim(module, name, claim, pipe), None))
+
+
+def _die_with_parent() -> None:
+    # A worker that was killed cannot kill us, and its jobs will be run elsewhere.
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    multiprocessing.connection.wait([parent.sentinel])
+    os._exit(1)
+
+
+def _run_claim(module: str, name: str, claim: Claim, pipe: Connection) -> Outcome | None:
+    def decided(_execution: Execution, _outcome: Outcome) -> None:
+        """The worker settles; what is decided here travels as `_run_claim`'s answer."""
+
+    def nothing() -> None:
+        """The worker keeps the slots."""
+
+    try:
+        registered = _find(module, name)
+    except (ImportError, AttributeError, ConfigurationError) as error:
+        text = f"The handler {module}.{name} cannot be imported in a process: {type(error).__name__}: {error}"
+        return Outcome(Verb.RETRY, error=text)
+    execution = _ChildExecution(claim, registered.handler, Board(decided, nothing, nothing))
+    execution.pipe = pipe
+    try:
+        value = call_handler(execution, registered.app.store)
+        if inspect.iscoroutine(value):
+            value = asyncio.run(value)
+        return None if execution.decided else outcome_of_return(execution, value)
+    except BaseException as error:  # noqa: BLE001 - SystemExit too: it is this attempt's failure
+        return None if execution.decided else outcome_of_error(execution, error)
+
+
+class _ChildExecution(Execution):
+    """An attempt as its child sees it: what it says goes through the pipe."""
+
+    __slots__ = ("pipe",)
+    pipe: Connection
+
+    def report(self, fraction: float, note: str | None) -> None:
+        self.pipe.send(("progress", fraction, note))
+
+    def settled(self) -> None:
+        self.decided = True
+        self.pipe.send(("settled", None, None))
+
+
+def _find(module: str, name: str) -> Any:
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        if part == "<locals>":
+            raise ConfigurationError("a handler that runs in a process must be defined at the top level of a module")
+        found = getattr(found, part)
+    if not hasattr(found, "handler"):
+        raise ConfigurationError("it is not decorated with @app.job under its own name")
+    return found

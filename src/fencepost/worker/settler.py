@@ -1,0 +1,94 @@
+"""The settler: writes outcomes in groups, one transaction a group, on a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+
+from sqlalchemy import exc
+
+from fencepost.context import lease_lost_text
+from fencepost.job import Reason
+from fencepost.planning.outcome import Outcome, Verb
+from fencepost.store import Store
+from fencepost.worker.execution import Board, Execution, Stop
+from fencepost.worker.threads import WorkerThread
+
+__all__ = ["Settler"]
+
+logger = logging.getLogger("fencepost.worker")
+
+_GROUP = 1000
+
+
+class Settler:
+    """Takes outcomes from any thread; writes what has gathered while it wrote the last group.
+
+    Args:
+        store: where.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._outcomes: deque[tuple[Execution, Outcome]] = deque()
+        self._wake = threading.Event()
+        self.settled = 0
+        """How many settlements held."""
+        self.succeeded = 0
+        self.lost = 0
+        """How many came too late."""
+
+    def put(self, execution: Execution, outcome: Outcome) -> None:
+        """Take an outcome. Costs no more than an append."""
+        self._outcomes.append((execution, outcome))
+        self.wake()
+
+    def wake(self) -> None:
+        """There is something to write."""
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def run(self, thread: WorkerThread, board: Board) -> None:
+        """The thread's body: until it is asked to stop and everything is written."""
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            while self._outcomes:
+                group = [self._outcomes.popleft() for _ in range(min(_GROUP, len(self._outcomes)))]
+                if thread.persist(lambda group=group: self._write(group, board), "settling") is None:  # type: ignore[misc]
+                    logger.error("%d settlements were not written before the worker stopped.", len(group))
+                    return
+            reports = board.take_progress()
+            if reports:
+                thread.persist(lambda reports=reports: self._store.report_progress(reports) or True, "progress")  # type: ignore[misc,func-returns-value]
+            if thread.stopping.is_set() and not self._outcomes:
+                return
+
+    def _write(self, group: list[tuple[Execution, Outcome]], board: Board) -> bool:
+        try:
+            held = self._store.settle([(execution.claim, outcome) for execution, outcome in group])
+        except (exc.DataError, exc.ProgrammingError, exc.OperationalError) as error:
+            if len(group) == 1:
+                held = self._write_failure(*group[0], error)
+            else:  # one that the database refuses must not keep the others waiting
+                for single in group:
+                    self._write([single], board)
+                return True
+        for (execution, outcome), answer in zip(group, held, strict=True):
+            board.settled(execution)
+            if answer:
+                self.settled += 1
+                self.succeeded += outcome.verb is Verb.COMPLETE
+            elif execution.stop_reason is not Stop.LEASE_LOST:  # that was said when it was found out
+                self.lost += 1
+                logger.warning("%s", lease_lost_text(execution.claim))
+        return True
+
+    def _write_failure(self, execution: Execution, outcome: Outcome, error: exc.DBAPIError) -> list[bool]:
+        """The database takes everything but this outcome's own values (a result beyond its packet size, say)."""
+        if outcome.verb is not Verb.COMPLETE or outcome.result is None:
+            raise error
+        text = f"The result of {len(outcome.result):,} characters was refused by the database: {error.orig}"
+        refused = Outcome(Verb.ABANDON, error=text, reason=Reason.UNENCODABLE_RESULT)
+        return self._store.settle([(execution.claim, refused)])
