@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from statistics import quantiles
 
@@ -36,6 +36,11 @@ _SUCCEEDED = "SELECT count(*) FROM fencepost_jobs WHERE state = 'succeeded'"
 def measure(database: Database, url: str, jobs: int, *, memory_only: bool = False) -> dict[str, float]:
     """Jobs per second, milliseconds and MiB of each operation, on an empty database."""
     handlers = Handlers(url)
+    with closing(handlers.app):
+        return _measure(handlers, database, url, jobs, memory_only=memory_only)
+
+
+def _measure(handlers: Handlers, database: Database, url: str, jobs: int, *, memory_only: bool) -> dict[str, float]:
     handlers.app.migrate()
     start = time.perf_counter()
     handles = handlers.app.enqueue_many(handlers.noop.build(i=i) for i in range(jobs))

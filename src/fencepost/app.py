@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import weakref
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from datetime import timedelta
@@ -262,7 +263,8 @@ class App:
         self._registry = Registry()
         self._enqueuer = Enqueuer(self.store)
         self._max_payload_bytes = max_payload_bytes
-        self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+        self._workers: tuple[weakref.ref[Worker], ...] = ()
+        _apps.add(self)
 
     # Registration. The order matters: a context as first parameter falls away from what enqueue takes.
 
@@ -316,6 +318,8 @@ class App:
             )
 
         def register(function: Callable[..., Any]) -> JobFunction[..., Any]:
+            if not inspect.isfunction(function):
+                raise ConfigurationError(f"@app.job takes a function; {function!r} is none. Wrap it in one.")
             handler = Handler(
                 kind=check_name(kind if kind is not None else kind_of(function), "kind"),
                 function=function,
@@ -408,8 +412,14 @@ class App:
         ]
 
     def _wake_workers(self) -> None:
-        for worker in self._workers:
-            worker.wake()
+        for reference in self._workers:
+            worker = reference()
+            if worker is not None:
+                worker.wake()
+
+    def _forget_parent(self) -> None:
+        # The parent's workers have no threads in a forked child, and one of their locks may be held for ever.
+        self._workers = ()
 
     # Working
 
@@ -439,7 +449,8 @@ class App:
             poll=poll,
             burst=burst,
         )
-        self._workers.add(worker)
+        alive = tuple(reference for reference in self._workers if reference() is not None)
+        self._workers = (*alive, weakref.ref(worker))
         return worker
 
     def run_worker(
@@ -493,6 +504,17 @@ class App:
     def close(self) -> None:
         """Close the connections of the pool."""
         self.store.close()
+
+
+_apps: weakref.WeakSet[App] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for app in list(_apps):
+        app._forget_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _executor_for(function: Callable[..., Any], asked: str | None) -> Executor:

@@ -181,14 +181,29 @@ class ArgumentsCodec:
 
 
 class ResultCodec:
-    """Encodes and decodes what one handler returns."""
+    """Encodes and decodes results.
 
-    def __init__(self, function: Callable[..., Any], *, max_bytes: int = MAX_PAYLOAD_BYTES) -> None:
-        self._name = getattr(function, "__qualname__", repr(function))
+    Args:
+        annotation: their type; `Any`: plain JSON values.
+        name: whose they are, for messages.
+        max_bytes: the largest encoded size.
+    """
+
+    def __init__(self, annotation: Any, name: str, *, max_bytes: int = MAX_PAYLOAD_BYTES) -> None:
+        self._name = name
         self._max_bytes = max_bytes
-        annotation = _hints(function).get("return", Any)
         self._adapter = _adapter(annotation)
         self._is_closed = _is_closed(annotation)
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], *, max_bytes: int = MAX_PAYLOAD_BYTES) -> ResultCodec:
+        """The codec of what a function is annotated to return.
+
+        Raises:
+            ConfigurationError: an annotation that cannot be resolved.
+        """
+        annotation = _hints(function).get("return", Any)
+        return cls(annotation, getattr(function, "__qualname__", repr(function)), max_bytes=max_bytes)
 
     def encode(self, value: object) -> str | None:
         """JSON text; None for None.

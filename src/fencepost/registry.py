@@ -46,7 +46,7 @@ class Handler:
     @cached_property
     def result(self) -> ResultCodec:
         """How what it returns is stored."""
-        return ResultCodec(self.function, max_bytes=self.max_payload_bytes)
+        return ResultCodec.of(self.function, max_bytes=self.max_payload_bytes)
 
 
 class Registry:

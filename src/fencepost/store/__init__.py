@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 from sqlalchemy.engine import Connection
 
+from fencepost.codec import ResultCodec
+from fencepost.errors import ConfigurationError
 from fencepost.job import DEFAULT_LEASE_SECONDS, Claim, EnqueueResult, Job, Lease, Micros, NewJob, Reason
 from fencepost.planning.outcome import Outcome, Verb
 from fencepost.store import control, leases, listing, retention, schema, workers
@@ -31,6 +33,8 @@ __all__ = ["Clock", "Database", "Heartbeat", "QueueCounts", "Store", "Worker"]
 T = TypeVar("T")
 
 _BATCH_ROWS = 1000
+_OWNER_CHARS = 200
+_RESULT = ResultCodec(Any, "complete")
 _PRUNE_BATCH = 1000
 _PASS_BATCH = 500
 
@@ -131,7 +135,15 @@ class Store:
             queues: where to look; None: all queues.
             limit: how many at most.
             lease: seconds (or timedelta) until the jobs come back unless a heartbeat renews them; default 30.
+
+        Raises:
+            ConfigurationError: an argument that cannot be.
+            StoreUnavailable: the database could not be asked.
         """
+        if isinstance(kinds, str) or isinstance(queues, str):
+            raise ConfigurationError("kinds and queues are collections of names, not one name: kinds=['mail']")
+        if not owner or len(owner) > _OWNER_CHARS:
+            raise ConfigurationError(f"owner is a name of 1 to {_OWNER_CHARS} characters, not {owner!r}")
         if not kinds or limit < 1:
             return []
         self.ensure_schema()
@@ -199,9 +211,13 @@ class Store:
         (held,) = self.settle([(claim, outcome)])
         return held
 
-    def complete(self, claim: Claim, result: str | None = None) -> bool:
-        """The job succeeded. `result` is JSON text. Returns whether the lease held."""
-        return self._settle_one(claim, Outcome(Verb.COMPLETE, result=result))
+    def complete(self, claim: Claim, result: Any = None) -> bool:
+        """The job succeeded; `result` is any plain JSON value. Returns whether the lease held.
+
+        Raises:
+            EncodingError: a result that JSON cannot carry unchanged; nothing was settled.
+        """
+        return self._settle_one(claim, Outcome(Verb.COMPLETE, result=_RESULT.encode(result)))
 
     def retry(self, claim: Claim, error: str | None = None, *, after: float | timedelta | None = None) -> bool:
         """The attempt failed: again after `after` seconds (None: the job's backoff), or failed if none is left."""

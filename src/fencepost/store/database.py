@@ -64,11 +64,13 @@ class Database:
             raise ConfigurationError(f"synchronous is FULL or NORMAL, not {synchronous!r}")
         if isinstance(target, Engine):
             self.dialect: Dialect = dialect_for(target.url)
+            self._check_driver(target.dialect.driver)
             self.url = target.url
             self.engine = self.dialect.adopt_engine(target)
         else:
             self.url = _parse(target)
             self.dialect = dialect_for(self.url)
+            self._check_url()
             self.engine = self._create_engine(synchronous.upper(), busy_timeout)
         self._is_adopted = isinstance(target, Engine)
         self.path = database_path(self.url) if self.dialect.name == "sqlite" else None
@@ -85,6 +87,21 @@ class Database:
         # An in-memory database is one connection, so there readers take their turn too.
         self._turn: threading.Lock | None = threading.Lock() if self.dialect.name == "sqlite" else None
         _databases.add(self)
+
+    def _check_url(self) -> None:
+        _, _, driver = self.url.drivername.partition("+")
+        if driver:
+            self._check_driver(driver)
+        if self.dialect.name != "sqlite" and not self.url.database:
+            raise ConfigurationError(f"{self.display_url} names no database: {self.dialect.name}://host/database")
+
+    def _check_driver(self, driver: str) -> None:
+        if driver not in self.dialect.drivers:
+            raise ConfigurationError(
+                f"fencepost talks to {self.dialect.name} through {', '.join(self.dialect.drivers)}, not through "
+                f"{driver}. It works on threads of its own, so that neither event loops nor handlers wait for it: "
+                f"pass the URL as {self.dialect.name}://..."
+            )
 
     def _create_engine(self, synchronous: str, busy_timeout: float) -> Engine:
         try:
@@ -237,7 +254,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 def _parse(target: str | URL) -> URL:
     try:
         return make_url(target)
-    except exc.ArgumentError as error:
+    except (exc.ArgumentError, ValueError) as error:
         raise ConfigurationError(
             f"{target!r} is not a database URL. Examples: sqlite:///jobs.db, "
             "postgresql://user:password@host/database, mysql://user:password@host/database"

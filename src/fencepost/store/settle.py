@@ -26,6 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import Connection
 
+from fencepost.codec import clean_text
 from fencepost.job import Backoff, Claim, Lease, Micros, Priority, Reason, State
 from fencepost.planning.outcome import Change, Outcome, Verb, bounded_error, next_state
 from fencepost.store.dialects import Dialect
@@ -203,7 +204,7 @@ def _change_values(claim: Claim, change: Change) -> tuple[Any, ...]:
         change.wake_at,
         change.run_at,
         change.finished_at,
-        None if error is None else bounded_error(error),
+        None if error is None else bounded_error(clean_text(error)),
         change.history,
     )
 

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import traceback
 
-from fencepost.codec import clean_text
 from fencepost.errors import Abandon, Cancel, ConfigurationError, DecodingError, EncodingError, LeaseLost, Retry, Snooze
 from fencepost.job import Reason
 from fencepost.planning.outcome import Outcome, Verb, bounded_error
@@ -35,15 +34,15 @@ def outcome_of_error(execution: Execution, error: BaseException) -> Outcome | No
             logger.warning("%s", error)
             return None
         case Retry():
-            return _delayed(Verb.RETRY, error.after, error=clean_text(str(error.reason)))
+            return _delayed(Verb.RETRY, error.after, error=str(error.reason))
         case Snooze():
             return _delayed(Verb.SNOOZE, error.delay)
         case Abandon():
-            return Outcome(Verb.ABANDON, error=clean_text(str(error.reason)))
+            return Outcome(Verb.ABANDON, error=str(error.reason))
         case Cancel():
-            return Outcome(Verb.CANCEL, error=clean_text(str(error.reason)))
+            return Outcome(Verb.CANCEL, error=str(error.reason))
         case DecodingError():
-            return Outcome(Verb.ABANDON, error=clean_text(str(error)), reason=Reason.UNDECODABLE)
+            return Outcome(Verb.ABANDON, error=str(error), reason=Reason.UNDECODABLE)
     match execution.stop_reason:
         case Stop.CANCEL:
             text = None if isinstance(error, asyncio.CancelledError) else _traceback(error)
@@ -87,4 +86,4 @@ def _delayed(verb: Verb, delay: object, *, error: str | None = None) -> Outcome:
 
 
 def _traceback(error: BaseException) -> str:
-    return bounded_error(clean_text("".join(traceback.format_exception(error))))
+    return bounded_error("".join(traceback.format_exception(error)))

@@ -58,6 +58,8 @@ class Dialect(ABC):
     name: ClassVar[str]
     driver: ClassVar[str]
     """The SQLAlchemy driver name used for a URL that names none."""
+    drivers: ClassVar[tuple[str, ...]] = ()
+    """The drivers, as SQLAlchemy names them, through which an engine may talk."""
     extra: ClassVar[str | None] = None
     """The extra that installs the driver."""
     skip_locked: ClassVar[bool] = True

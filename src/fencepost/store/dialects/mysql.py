@@ -47,12 +47,13 @@ class MySQL(Dialect):
 
     name = "mysql"
     driver = "mysql+pymysql"
+    drivers = ("pymysql",)
     extra = "mysql"
 
     def create_engine(self, url: URL, *, pool_size: int, synchronous: str, busy_timeout: float) -> Engine:
         """An engine with strict READ COMMITTED connections in utf8mb4."""
         return create_engine(
-            url.set(drivername=self.driver) if "+" not in url.drivername else url,
+            url.set(drivername=self.driver),
             pool_size=pool_size,
             max_overflow=-1,
             isolation_level="READ COMMITTED",

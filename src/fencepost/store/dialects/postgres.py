@@ -60,13 +60,14 @@ class Postgres(Dialect):
 
     name = "postgresql"
     driver = "postgresql+psycopg"
+    drivers = ("psycopg",)
     extra = "postgres"
     claims_in_one_statement: ClassVar[bool] = True
 
     def create_engine(self, url: URL, *, pool_size: int, synchronous: str, busy_timeout: float) -> Engine:
         """An engine with connections of READ COMMITTED isolation."""
         return create_engine(
-            url.set(drivername=self.driver) if "+" not in url.drivername else url,
+            url.set(drivername=self.driver),
             pool_size=pool_size,
             max_overflow=-1,
             isolation_level="READ COMMITTED",

@@ -55,6 +55,7 @@ class SQLite(Dialect):
 
     name = "sqlite"
     driver = "sqlite+pysqlite"
+    drivers = ("pysqlite",)
     skip_locked: ClassVar[bool] = False
 
     def create_engine(self, url: URL, *, pool_size: int, synchronous: str, busy_timeout: float) -> Engine:
