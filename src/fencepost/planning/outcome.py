@@ -60,6 +60,7 @@ class Verb(StrEnum):
 
 
 _RETURNING = frozenset({Verb.RETRY, Verb.RECLAIM, Verb.RELEASE, Verb.SNOOZE, Verb.RESCHEDULE})
+_SPENDING = frozenset({Verb.RETRY, Verb.RECLAIM})  # these end the job when no attempt is left
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,8 @@ def next_state(
         draw: jitter in [0, 1) for the backoff.
         cancel_requested: whether somebody asked to cancel the job while it ran.
     """
-    if cancel_requested and outcome.is_returning:
+    is_spent = outcome.verb in _SPENDING and ended.attempt >= ended.max_attempts
+    if cancel_requested and outcome.is_returning and not is_spent:
         outcome = Outcome(Verb.CANCEL, error=outcome.error, reason=Reason.CANCELLED)
     verb, attempts = outcome.verb, ended.attempt
 
@@ -189,14 +191,14 @@ def next_state(
             return final(State.SKIPPED, outcome.reason or Reason.EXPIRED)
         case Verb.RETRY:
             reason = outcome.reason or Reason.ERROR
-            if attempts >= ended.max_attempts:
+            if is_spent:
                 return final(State.FAILED, Reason.ATTEMPTS_EXHAUSTED if reason is Reason.ERROR else reason)
             delay = outcome.delay
             if delay is None:
                 delay = round(backoff_seconds(max(attempts, 1), ended.backoff, draw) * 1_000_000)
             return due(now + delay, reason, last_error=outcome.error, history=recorded(reason))
         case Verb.RECLAIM:
-            if attempts >= ended.max_attempts:
+            if is_spent:
                 return final(State.FAILED, Reason.LEASE_EXPIRED)
             return due(
                 min(ended.run_at, now),

@@ -266,7 +266,7 @@ def _take(
         sql, _ = compiled_sql(_PICK_AND_MARK, conn.dialect)
         return [tuple(row) for row in conn.exec_driver_sql(sql, where | {"now": now, "owner": owner, "until": until})]
     picking = _PICK_UNLOCKED if database.dialect.skip_locked else _PICK
-    picked = conn.execute(picking, where).fetchall()
+    picked = database.dialect.fetch(conn, picking, where)
     if not picked:
         return []
     token, attempts = _TOKEN + 1, _ATTEMPTS + 1

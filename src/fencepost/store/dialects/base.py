@@ -117,6 +117,10 @@ class Dialect(ABC):
     def _insert_statement(self, columns: tuple[str, ...]) -> Insert:
         return self.ignoring_conflicts(jobs).values({column: bindparam(column) for column in columns})
 
+    def fetch(self, conn: Connection, query: Select[Any], parameters: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        """The rows of a hot query whose columns are integers and text."""
+        return conn.execute(query, dict(parameters)).fetchall()
+
     def update_rows(
         self,
         conn: Connection,
@@ -124,7 +128,7 @@ class Dialect(ABC):
         names: tuple[str, ...],
         rows: Sequence[tuple[Any, ...]],
     ) -> list[bool]:
-        """Run one guarded update per row, in one transaction. Returns, for each, whether its guard held.
+        """Run one guarded update per row, in the connection's transaction. Returns, for each, whether its guard held.
 
         Args:
             conn: in a transaction.
@@ -133,16 +137,7 @@ class Dialect(ABC):
             rows: the values.
         """
         sql, order = compiled_sql(self._row_statement(define, names), conn.dialect)
-        values = driver_rows(order, names, rows)
-        if len(values) == 1:
-            return [conn.exec_driver_sql(sql, values[0]).rowcount == 1]
-        # Nearly always every guard holds, and one executemany with its total count says so.
-        savepoint = conn.begin_nested()
-        if conn.exec_driver_sql(sql, list(values)).rowcount == len(values):
-            savepoint.commit()
-            return [True] * len(values)
-        savepoint.rollback()
-        return [conn.exec_driver_sql(sql, row).rowcount == 1 for row in values]
+        return [conn.exec_driver_sql(sql, row).rowcount == 1 for row in driver_rows(order, names, rows)]
 
     @lru_cache(maxsize=64)  # noqa: B019 - dialects live as long as the program
     def _row_statement(self, define: RowUpdate, names: tuple[str, ...]) -> Update:
