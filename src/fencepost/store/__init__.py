@@ -23,7 +23,7 @@ from fencepost.store.database import Clock, Database
 from fencepost.store.enqueue import insert_jobs
 from fencepost.store.leases import Heartbeat
 from fencepost.store.listing import QueueCounts
-from fencepost.store.promote import next_wake, promote_due
+from fencepost.store.promote import is_due, next_wake, promote_due
 from fencepost.store.settle import settle
 from fencepost.store.workers import Worker
 from fencepost.timing import micros
@@ -244,6 +244,8 @@ class Store:
 
     def promote_due(self, *, batch: int = _PASS_BATCH) -> int:
         """Make due jobs ready. Returns how many moved; call again while it returns `batch`."""
+        if self.database.dialect.looks_first and not self._read(lambda conn: is_due(self.database, conn)):
+            return 0
         return self._write(lambda conn: promote_due(self.database, conn, batch=batch))
 
     def next_wake(self) -> Micros | None:
@@ -252,6 +254,8 @@ class Store:
 
     def reclaim_expired(self, *, batch: int = _PASS_BATCH) -> int:
         """Take back leases that ran out. Returns how many; call again while it returns `batch`."""
+        if self.database.dialect.looks_first and not self._read(lambda conn: leases.has_expired(self.database, conn)):
+            return 0
         return self._write(lambda conn: leases.reclaim_expired(self.database, conn, batch=batch))
 
     def prune(self, older_than: float | timedelta, *, batch: int = _PRUNE_BATCH) -> int:

@@ -157,9 +157,8 @@ def claim(
     """
     if not kinds or limit < 1:
         return []
-    if database.dialect.skip_locked:
+    if not database.dialect.looks_first:
         return database.write(lambda conn: _claim(database, conn, owner, kinds, queues, limit, lease, None))
-    # On SQLite a look costs nothing and waits for nobody, while a write transaction keeps every other writer out.
     lines = database.read(lambda conn: ready_lines(database, conn, kinds, queues))
     if not lines:
         return []

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, Update, bindparam, literal, select, update
+from sqlalchemy import ColumnElement, Select, Update, bindparam, func, literal, select, update
 from sqlalchemy.engine import Connection
 
 from fencepost.job import Claim, Lease, Micros
@@ -17,7 +17,7 @@ from fencepost.store.rows import CLAIM_COLUMNS, claim_from_row
 from fencepost.store.settle import held_by, settle, undecodable
 from fencepost.store.tables import jobs
 
-__all__ = ["Heartbeat", "heartbeat", "leases_of", "reclaim_expired", "release", "report_progress"]
+__all__ = ["Heartbeat", "has_expired", "heartbeat", "leases_of", "reclaim_expired", "release", "report_progress"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,7 @@ def _running(criterion: ColumnElement[bool]) -> Select[Any]:
 
 
 _RUNNING_OF = _running(_HELD_BY_OWNER)
+_EARLIEST_EXPIRY = select(func.min(jobs.c.lease_until)).where(jobs.c.lease_until.is_not(None))
 _EXPIRED = (
     _running(jobs.c.lease_until <= bindparam("now"))
     .order_by(jobs.c.lease_until)
@@ -105,6 +106,12 @@ def release(database: Database, conn: Connection, owner: str, leases: Iterable[L
         if wanted is None or wanted.get(claim.id) == claim.lease.token
     ]
     return sum(settle(database.dialect, conn, giving, now))
+
+
+def has_expired(database: Database, conn: Connection) -> bool:
+    """Whether `reclaim_expired` has something to do."""
+    earliest = conn.execute(_EARLIEST_EXPIRY).scalar()
+    return earliest is not None and earliest <= database.now(conn)
 
 
 def reclaim_expired(database: Database, conn: Connection, *, batch: int) -> int:

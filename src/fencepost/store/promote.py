@@ -15,7 +15,7 @@ from fencepost.planning.rank import urgent_rank
 from fencepost.store.database import Database
 from fencepost.store.tables import jobs, line_of, words
 
-__all__ = ["next_wake", "promote_due"]
+__all__ = ["is_due", "next_wake", "promote_due"]
 
 # Served by the `wake` index. Neither arguments nor results are read: memory does not grow with the payloads.
 _DUE = (
@@ -74,6 +74,12 @@ def promote_due(database: Database, conn: Connection, *, batch: int) -> int:
         return 0
     moves = sorted(_move(row, now) for row in due)
     return sum(database.dialect.update_rows(conn, _promote_rows, _NAMES, moves))
+
+
+def is_due(database: Database, conn: Connection) -> bool:
+    """Whether `promote_due` has something to do."""
+    wake_at = next_wake(conn)
+    return wake_at is not None and wake_at <= database.now(conn)
 
 
 def next_wake(conn: Connection) -> Micros | None:

@@ -121,8 +121,7 @@ class Watchdog:
     def run(self, thread: WorkerThread) -> None:
         """The thread's body. Sleeps while no attempt has a timeout."""
         while not thread.stopping.is_set():
-            if not self._board.timed.wait(timeout=0.5):
-                continue
+            self._board.timed.wait()
             for execution in self._board.overdue():
                 outcome = timed_out(execution)
                 if execution.decide(outcome):

@@ -50,13 +50,14 @@ class WorkerFigures:
 
     Attributes:
         running: handlers that run.
-        settled: attempts settled, of which `succeeded` with success.
+        settled: attempts settled, of which `succeeded` with success and `failed` with an error (tried again or not).
         lost: attempts whose lease was gone when they ended.
     """
 
     running: int
     settled: int
     succeeded: int
+    failed: int
     lost: int
 
 
@@ -139,8 +140,14 @@ class Worker:
     @property
     def figures(self) -> WorkerFigures:
         """What it has done so far and does now."""
-        settler = self._settler
-        return WorkerFigures(self._board.slots_taken, settler.settled, settler.succeeded, settler.lost)
+        settler, board = self._settler, self._board
+        return WorkerFigures(
+            running=board.slots_taken,
+            settled=settler.settled + board.self_settled,
+            succeeded=settler.succeeded + board.self_settled,
+            failed=settler.failed,
+            lost=settler.lost + board.lost,
+        )
 
     def wake(self) -> None:
         """Jobs were enqueued in this process: look at once."""
@@ -213,6 +220,7 @@ class Worker:
             for thread in (settler, beating, watchdog):
                 thread.stop()
             self._settler.wake()
+            self._board.timed.set()  # the watchdog sleeps on it
             for thread in threads:
                 thread.join(_FLUSH_SECONDS)
         if self._store.database is not self._app_store.database:
