@@ -187,8 +187,14 @@ class Store:
 
     def report_progress(self, reports: Sequence[tuple[Lease, float, str | None]]) -> None:
         """Store how far running jobs have come, while their leases hold."""
-        if reports:
-            self._write(lambda conn: leases.report_progress(self.database.dialect, conn, reports))
+        if not reports:
+            return
+
+        def work(conn: Connection) -> None:
+            self.database.now_and_pin(conn)
+            leases.report_progress(self.database.dialect, conn, reports)
+
+        self._write(work)
 
     # Settle
 

@@ -15,11 +15,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
+    CompoundSelect,
     Select,
     Text,
     Update,
@@ -46,9 +48,7 @@ __all__ = ["claim", "ready_lines"]
 
 _MOST_LINES_AT_ONCE = 100  # SQLite takes at most 500 terms in a compound SELECT
 
-_MOST_ROUNDS = 20
 _TOKEN = CLAIM_COLUMNS.index("lease_token")
-_ATTEMPTS = CLAIM_COLUMNS.index("attempts")
 
 
 class _Line(NamedTuple):
@@ -87,7 +87,8 @@ def _picking(*columns: ColumnElement[Any]) -> Select[Any]:
     )
 
 
-_PICK = _picking(jobs.c.rank, *(jobs.c[name] for name in CLAIM_COLUMNS))
+_GROWING = frozenset({"lease_token", "attempts"})
+_PICK = _picking(jobs.c.rank, *(jobs.c[name] + ONE if name in _GROWING else jobs.c[name] for name in CLAIM_COLUMNS))
 _PICK_UNLOCKED = _PICK.with_for_update(skip_locked=True)
 
 
@@ -108,13 +109,14 @@ def _marking(now: Any, owner: Any, lease_until: Any) -> dict[str, Any]:
 
 
 _MARK_NAMES = ("_id", "_lease_token", "_started_at", "_lease_owner", "_lease_until")
+"""`_lease_token` is the token of the lease that the mark begins."""
 
 
 def _mark_rows(match: ColumnElement[bool], value: Callable[[str], ColumnElement[Any]]) -> Update:
     """Mark picked rows as running. The count is the rows that were still ready, with the token they had."""
     return (
         update(jobs)
-        .where(match, jobs.c.state == word(State.READY), jobs.c.lease_token == value("_lease_token"))
+        .where(match, jobs.c.state == word(State.READY), jobs.c.lease_token == value("_lease_token") - ONE)
         .values(_marking(value("_started_at"), value("_lease_owner"), value("_lease_until")))
     )
 
@@ -157,50 +159,50 @@ def claim(
     """
     if not kinds or limit < 1:
         return []
-    if not database.dialect.looks_first:
-        return database.write(lambda conn: _claim(database, conn, owner, kinds, queues, limit, lease, None))
-    lines = database.read(lambda conn: ready_lines(database, conn, kinds, queues))
-    if not lines:
-        return []
-    return database.write(lambda conn: _claim(database, conn, owner, kinds, queues, limit, lease, lines))
+    claims: list[Claim] = []
+    # Retired and quarantined jobs leave room in the batch, so ask again.
+    while len(claims) < limit:
+        now, rows = _claim_rows(database, owner, kinds, queues, limit - len(claims), lease)
+        runnable, retired = _sorted_out(rows, owner, now)
+        claims += runnable
+        if not retired:
+            break
+        database.write(lambda conn, retired=retired: settle(database.dialect, conn, retired, database.now(conn)))  # type: ignore[misc]
+    return claims
 
 
-def _claim(
+def _claim_rows(
     database: Database,
-    conn: Connection,
     owner: str,
     kinds: frozenset[str],
     queues: frozenset[str] | None,
     limit: int,
     lease: Micros,
-    lines: list[_Line] | None,
-) -> list[Claim]:
-    now = database.now_and_pin(conn)
-    claims: list[Claim] = []
-    # Retired and quarantined jobs leave room in the batch, so ask again; but never hold the locks for long.
-    for _ in range(_MOST_ROUNDS):
-        if lines is None:
-            lines = ready_lines(database, conn, kinds, queues)
-        rows = [
-            row
-            for line, quota in _quotas(conn, lines, limit - len(claims))
-            for row in _take(database, conn, line, quota, owner, now, now + lease)
-        ]
-        if not rows:
-            break
-        rows.sort(key=lambda row: row[0])
-        claims += _runnable(database, conn, rows, owner, now)
-        if len(claims) >= limit:
-            break
-        lines = None
-    return claims
+) -> tuple[Micros, list[Sequence[Any]]]:
+    """One transaction: the clock, and the claimed rows in rank order."""
+    seen: list[_Line] | None = None
+    if database.dialect.looks_first:
+        seen = database.read(lambda conn: ready_lines(database, conn, kinds, queues))
+        if not seen:
+            return 0, []
+
+    def work(conn: Connection) -> tuple[Micros, list[Sequence[Any]]]:
+        now = database.now_and_pin(conn)
+        lines = ready_lines(database, conn, kinds, queues) if seen is None else seen
+        rows: list[Sequence[Any]] = []
+        for line, quota in _quotas(conn, lines, limit):
+            rows += _take(database, conn, line, quota, owner, now, now + lease)
+        rows.sort(key=itemgetter(0, 1))
+        return now, rows
+
+    return database.write(work)
 
 
 def ready_lines(
     database: Database, conn: Connection, kinds: frozenset[str], queues: frozenset[str] | None
 ) -> list[_Line]:
     """The lines that hold ready jobs of `kinds` in `queues` that are not paused."""
-    present = [row[0] for row in conn.execute(_PRESENT_LINES)]
+    present = _look_for_lines(database, conn)
     if not present:
         return []
     found = []
@@ -213,6 +215,31 @@ def ready_lines(
         return []
     paused = {row[0] for row in conn.execute(_PAUSED)}
     return [line for line in found if line.queue not in paused]
+
+
+def _look_for_lines(database: Database, conn: Connection) -> list[int]:
+    if database.dialect.probes_in_recursion:
+        return [row[0] for row in conn.execute(_PRESENT_LINES)]
+    # Each line is asked for the one after it: those of the last look at once, then those that have come since. A
+    # line is found because the one before it, if any, was found or was asked; so none is missed.
+    found: set[int] = set()
+    asked: set[int] = set()
+    asking = [-1, *database.present_lines]
+    while asking:
+        asked.update(asking)
+        for start in range(0, len(asking), _MOST_LINES_AT_ONCE):
+            part = asking[start : start + _MOST_LINES_AT_ONCE]
+            after = conn.execute(_lines_after(len(part)), {f"line_{i}": number for i, number in enumerate(part)})
+            found.update(row[0] for row in after if row[0] is not None)
+        asking = sorted(found - asked)
+    database.present_lines = sorted(found)
+    return database.present_lines
+
+
+@lru_cache(maxsize=_MOST_LINES_AT_ONCE)
+def _lines_after(lines: int) -> CompoundSelect[Any]:
+    after = select(func.min(jobs.c.line))
+    return union_all(*(after.where(jobs.c.line > bindparam(f"line_{i}", type_=BigInteger)) for i in range(lines)))
 
 
 @lru_cache(maxsize=64)
@@ -258,33 +285,25 @@ def _peek(lines: int) -> Select[Any]:
 
 def _take(
     database: Database, conn: Connection, line: _Line, quota: int, owner: str, now: Micros, until: Micros
-) -> list[tuple[Any, ...]]:
+) -> Sequence[Sequence[Any]]:
     """Claim up to `quota` jobs of one line. Rows: the rank, then CLAIM_COLUMNS as they stand after the claim."""
     where = {"line": line.number, "queue": line.queue, "kind": line.kind, "quota": quota}
     if database.dialect.claims_in_one_statement:
         sql, _ = compiled_sql(_PICK_AND_MARK, conn.dialect)
-        return [tuple(row) for row in conn.exec_driver_sql(sql, where | {"now": now, "owner": owner, "until": until})]
+        return conn.exec_driver_sql(sql, where | {"now": now, "owner": owner, "until": until}).fetchall()
     picking = _PICK_UNLOCKED if database.dialect.skip_locked else _PICK
-    picked = database.dialect.fetch(conn, picking, where)
+    picked = conn.execute(picking, where).fetchall()
     if not picked:
         return []
-    token, attempts = _TOKEN + 1, _ATTEMPTS + 1
-    marks = [(row[1], row[token], now, owner, until) for row in picked]
+    marks = [(row[1], row[_TOKEN + 1], now, owner, until) for row in picked]
     held = database.dialect.update_rows(conn, _mark_rows, _MARK_NAMES, marks)
-    claimed = []
-    for row, marked in zip(picked, held, strict=True):
-        if marked:
-            values = list(row)
-            values[token] += 1
-            values[attempts] += 1
-            claimed.append(tuple(values))
-    return claimed
+    return [row for row, marked in zip(picked, held, strict=True) if marked]
 
 
-def _runnable(
-    database: Database, conn: Connection, rows: Sequence[tuple[Any, ...]], owner: str, now: Micros
-) -> list[Claim]:
-    """The claims of `rows` that can run; the others are settled here."""
+def _sorted_out(
+    rows: Sequence[Sequence[Any]], owner: str, now: Micros
+) -> tuple[list[Claim], list[tuple[Claim, Outcome]]]:
+    """The claims that can run, and the settlements of those that cannot."""
     runnable: list[Claim] = []
     retired: list[tuple[Claim, Outcome]] = []
     for row in rows:
@@ -297,6 +316,4 @@ def _runnable(
             retired.append((claimed, Outcome(Verb.SKIP, reason=Reason.EXPIRED)))
         else:
             runnable.append(claimed)
-    if retired:
-        settle(database.dialect, conn, retired, now)
-    return runnable
+    return runnable, retired

@@ -8,6 +8,7 @@ import random
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
@@ -20,12 +21,13 @@ from fencepost.job import Micros
 from fencepost.store.dialects import Dialect, Fault, dialect_for
 from fencepost.store.dialects.sqlite import database_path
 
-__all__ = ["Clock", "Database"]
+__all__ = ["Clock", "Database", "parse_url"]
 
 T = TypeVar("T")
 
 _FIRST_PAUSE = 0.01
 _LONGEST_PAUSE = 1.0
+_FORK_PATIENCE = 15.0
 
 
 class Clock(Protocol):
@@ -68,7 +70,7 @@ class Database:
             self.url = target.url
             self.engine = self.dialect.adopt_engine(target)
         else:
-            self.url = _parse(target)
+            self.url = parse_url(target)
             self.dialect = dialect_for(self.url)
             self._check_url()
             self.engine = self._create_engine(synchronous.upper(), busy_timeout)
@@ -78,6 +80,8 @@ class Database:
         self.patience = patience
         self.lines: dict[int, Any] = {}
         """What the store has learnt of the lines it met, by number; a digest, so never stale."""
+        self.present_lines: list[int] = []
+        """The lines that held ready jobs at the last look: where the next one begins. Old ones do no harm."""
         self._clock = clock
         self._synchronous = synchronous.upper()
         self._busy_timeout = busy_timeout
@@ -86,6 +90,7 @@ class Database:
         # SQLite's own wait for another writer polls; writers of one process hand over to each other at once.
         # An in-memory database is one connection, so there readers take their turn too.
         self._turn: threading.Lock | None = threading.Lock() if self.dialect.name == "sqlite" else None
+        self._gate: _ForkGate | None = None if self.path is None else _ForkGate()
         _databases.add(self)
 
     def _check_url(self) -> None:
@@ -146,6 +151,15 @@ class Database:
     @contextmanager
     def _my_turn(self, *, needed: bool = True) -> Iterator[None]:
         self._refuse_foreign_memory()
+        if self._gate is None:
+            with self._alone(needed=needed):
+                yield
+            return
+        with self._gate.inside(self.display_url), self._alone(needed=needed):
+            yield
+
+    @contextmanager
+    def _alone(self, *, needed: bool) -> Iterator[None]:
         turn = self._turn if needed else None
         if turn is None:
             yield
@@ -228,6 +242,15 @@ class Database:
         """Close the pool's connections. The database may be used again afterwards."""
         self.engine.dispose()
 
+    def _before_fork(self) -> None:
+        if self._gate is not None:
+            self._gate.close()
+            self.engine.dispose()
+
+    def _after_fork_in_parent(self) -> None:
+        if self._gate is not None:
+            self._gate.open()
+
     def _forget_parent(self) -> None:
         # The inherited connections belong to the parent. They are dropped without being closed, and kept
         # referenced so that no destructor closes them either: a child that closed a SQLite file would drop
@@ -237,10 +260,79 @@ class Database:
             self.engine.dispose(close=False)
         if self._turn is not None:
             self._turn = threading.Lock()
+        if self._gate is not None:
+            self._gate = self._gate.of_child()
+
+
+class _ForkGate:
+    """Keeps a SQLite file closed in this process while it forks.
+
+    SQLite keeps its file locks in a table of the process, and POSIX gives a child none of its parent's. A child forked
+    while the file is open believes that it holds locks which it does not: the parent, when it ends, then deletes the
+    write-ahead log under the child's feet, and what the child was told is committed is gone
+    (https://sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork_). So a fork waits until
+    no other thread is in a transaction, and the idle connections are closed for it.
+    """
+
+    def __init__(self, *, is_spoilt: bool = False) -> None:
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._threads: Counter[int] = Counter()
+        self._is_spoilt = is_spoilt
+
+    @contextmanager
+    def inside(self, database: str) -> Iterator[None]:
+        """Use the file within the block."""
+        if self._is_spoilt:
+            raise ConfigurationError(
+                f"This process was forked in the middle of a transaction on {database}: to use that SQLite file here "
+                "could corrupt it. Fork outside of transactions, or start processes with the method 'spawn'."
+            )
+        me = threading.get_ident()
+        with self._changed:
+            # Who is inside already may go further in, or the fork would wait for it in vain.
+            self._changed.wait_for(lambda: not self._is_closed or me in self._threads)
+            self._threads[me] += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._threads[me] -= 1
+                if not self._threads[me]:
+                    del self._threads[me]
+                if self._is_closed:
+                    self._changed.notify_all()
+
+    def close(self) -> None:
+        """Let nobody in, and wait until all are out but the thread that forks, which cannot be waited for."""
+        mine = {threading.get_ident()}
+        with self._changed:
+            self._is_closed = True
+            self._changed.wait_for(lambda: self._threads.keys() <= mine, timeout=_FORK_PATIENCE)
+
+    def open(self) -> None:
+        """The fork is done; this is the parent."""
+        with self._changed:
+            self._is_closed = False
+            self._changed.notify_all()
+
+    def of_child(self) -> _ForkGate:
+        """The gate of the process that was forked off."""
+        return _ForkGate(is_spoilt=self._is_spoilt or bool(self._threads))
 
 
 _databases: weakref.WeakSet[Database] = weakref.WeakSet()
 _inherited: list[Any] = []
+
+
+def _before_fork() -> None:
+    for database in list(_databases):
+        database._before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    for database in list(_databases):
+        database._after_fork_in_parent()
 
 
 def _after_fork_in_child() -> None:
@@ -248,10 +340,15 @@ def _after_fork_in_child() -> None:
         database._forget_parent()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 
-def _parse(target: str | URL) -> URL:
+def parse_url(target: str | URL) -> URL:
+    """A database URL.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
     try:
         return make_url(target)
     except (exc.ArgumentError, ValueError) as error:

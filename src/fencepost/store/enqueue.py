@@ -108,11 +108,11 @@ def _round(
             contested[template.live_key] = place, job, template
         else:
             results[job.id] = EnqueueResult(job.id, created=True)
-        shapes.setdefault(template.columns, []).append(_row(job, template, now, place))
+        shapes.setdefault(template.columns, []).append(_row(job, template, place))
     for columns, rows in shapes.items():
         dialect.insert_rows(conn, columns, rows)
     if contested:
-        later += _name_holders(dialect, conn, contested, now, results, shared_transaction)
+        later += _name_holders(dialect, conn, contested, results, shared_transaction)
     return sorted(later, key=lambda entry: entry[0])
 
 
@@ -120,7 +120,6 @@ def _name_holders(
     dialect: Dialect,
     conn: Connection,
     contested: dict[str, tuple[int, NewJob, _Template]],
-    now: Micros,
     results: dict[str, EnqueueResult],
     shared_transaction: bool,
 ) -> list[tuple[int, NewJob]]:
@@ -137,28 +136,26 @@ def _name_holders(
             results[job.id] = EnqueueResult(job.id, created=True)
         elif job.options.on_conflict is OnConflict.KEEP or holder.state == State.RUNNING:
             results[job.id] = EnqueueResult(holder.id, created=False)
-        elif _replace(conn, holder.id, key, job, template, now, place):
+        elif _replace(conn, holder.id, key, job, template, place):
             results[job.id] = EnqueueResult(holder.id, created=False, replaced=True)
         else:
             undecided.append((place, job))  # it started or ended since we asked
     return undecided
 
 
-def _replace(
-    conn: Connection, holder: str, key: str, job: NewJob, template: _Template, now: Micros, place: int
-) -> bool:
-    row = dict(zip(template.columns, _row(job, template, now, place), strict=True))
+def _replace(conn: Connection, holder: str, key: str, job: NewJob, template: _Template, place: int) -> bool:
+    row = dict(zip(template.columns, _row(job, template, place), strict=True))
     values = {column: row.get(column) for column in _REPLACED_COLUMNS}
     fresh = {"attempts": 0, "reason": None, "last_error": None}
     statement = _REPLACE.values(values | fresh)
     return conn.execute(statement, {"_id": holder, "_live_key": key}).rowcount == 1
 
 
-def _row(job: NewJob, template: _Template, now: Micros, place: int) -> tuple[Any, ...]:
+def _row(job: NewJob, template: _Template, place: int) -> tuple[Any, ...]:
     if template.rank is None:
-        return (*template.values, job.id, job.arguments, now)
+        return (job.id, job.arguments, *template.values)
     # One microsecond a row keeps a batch in the order in which it was given.
-    return (*template.values, job.id, job.arguments, now, template.rank + place)
+    return (job.id, job.arguments, *template.values, template.rank + place)
 
 
 def _template(kind: str, options: Options, now: Micros) -> _Template:
@@ -184,23 +181,16 @@ def _template(kind: str, options: Options, now: Micros) -> _Template:
         "options": _encode_rare(options),
     }
     present = {name: value for name, value in optional.items() if value is not None}
-    columns = (
-        "kind",
-        "queue",
-        "state",
-        "priority",
-        "max_attempts",
-        *present,
-        "id",
-        "arguments",
-        "created_at",
-    )
-    return _Template(
-        columns if rank is None else (*columns, "rank"),
-        (kind, options.queue, state.value, options.priority.value, options.max_attempts, *present.values()),
-        rank,
-        live_key,
-    )
+    shared = {
+        "kind": kind,
+        "queue": options.queue,
+        "state": state.value,
+        "priority": options.priority.value,
+        "max_attempts": options.max_attempts,
+        "created_at": now,
+    } | present
+    columns = ("id", "arguments", *shared)
+    return _Template(columns if rank is None else (*columns, "rank"), tuple(shared.values()), rank, live_key)
 
 
 def _encode_rare(options: Options) -> str | None:

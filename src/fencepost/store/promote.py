@@ -25,7 +25,8 @@ _DUE = (
     .limit(bindparam("batch"))
     .with_for_update(skip_locked=True)
 )
-_NEXT_WAKE = select(func.min(jobs.c.wake_at)).where(jobs.c.wake_at.is_not(None))
+# Above a constant, so that it is one probe of the index: IS NOT NULL makes MariaDB read all that is scheduled.
+_NEXT_WAKE = select(func.min(jobs.c.wake_at)).where(jobs.c.wake_at >= 0)
 
 _NAMES = (
     "_id",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import (
@@ -138,7 +139,7 @@ def settle(
         if outcome.verb is Verb.COMPLETE:
             completing.append((place, (lease.job_id, lease.token, lease.owner, now, outcome.result)))
         else:
-            change = next_state(claim, outcome, now, worker=lease.owner, draw=draw())
+            change = next_state(claim, _storable(outcome), now, worker=lease.owner, draw=draw())
             changing.append((place, _change_values(claim, change)))
     if completing:
         _write(dialect, conn, _complete_rows, _COMPLETE_NAMES, completing, held)
@@ -168,7 +169,7 @@ def _cancel_instead(
     for (job_id,) in conn.execute(_CANCEL_REQUESTED, {"ids": list(returning)}).fetchall():
         place = returning[str(job_id)]
         claim, outcome = settlements[place]
-        change = next_state(claim, outcome, now, worker=claim.lease.owner, draw=0.0, cancel_requested=True)
+        change = next_state(claim, _storable(outcome), now, worker=claim.lease.owner, draw=0.0, cancel_requested=True)
         rows.append((place, _change_values(claim, change)))
     if rows:
         _write(dialect, conn, _change_rows, _CHANGE_NAMES, rows, held)
@@ -189,6 +190,11 @@ def _write(
         held[place] = answer
 
 
+def _storable(outcome: Outcome) -> Outcome:
+    """An error's text comes from anywhere, and cannot be refused: the attempt has ended."""
+    return outcome if outcome.error is None else replace(outcome, error=clean_text(outcome.error))
+
+
 def _change_values(claim: Claim, change: Change) -> tuple[Any, ...]:
     """The values of `_CHANGE_NAMES`."""
     error = _CLEARED if change.clears_error else change.last_error
@@ -204,7 +210,7 @@ def _change_values(claim: Claim, change: Change) -> tuple[Any, ...]:
         change.wake_at,
         change.run_at,
         change.finished_at,
-        None if error is None else bounded_error(clean_text(error)),
+        None if error is None else bounded_error(error),
         change.history,
     )
 

@@ -14,9 +14,10 @@ from sqlalchemy.engine.interfaces import Dialect as SQLDialect
 from sqlalchemy.sql import ClauseElement
 
 from fencepost.job import Micros
+from fencepost.store.finding import Finding
 from fencepost.store.tables import jobs
 
-__all__ = ["Dialect", "Fault", "RowUpdate", "compiled_sql", "driver_rows"]
+__all__ = ["Dialect", "Fault", "Given", "RowUpdate", "compiled_sql", "driver_rows"]
 
 RowUpdate = Callable[[ColumnElement[bool], Callable[[str], ColumnElement[Any]]], Update]
 """Defines a guarded update of many rows once: from (the criterion on the id, access to a row's own values)."""
@@ -52,6 +53,30 @@ def driver_rows(order: tuple[str, ...] | None, names: Sequence[str], rows: Seque
     return [tuple(row[place] for place in places) for row in rows]
 
 
+class Given:
+    """Rows of values under names, with the columns in which all rows agree taken apart: most columns of a batch.
+
+    Attributes:
+        varying: the names of the others; the first name is always among them.
+        columns: their values, a tuple a name.
+        shared: the one value of each name that is the same in all rows.
+    """
+
+    __slots__ = ("columns", "shared", "varying")
+
+    def __init__(self, names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+        self.shared: dict[str, Any] = {}
+        varying: list[str] = []
+        self.columns: list[tuple[Any, ...]] = []
+        for place, (name, values) in enumerate(zip(names, zip(*rows, strict=True), strict=True)):
+            if place and values.count(values[0]) == len(values):
+                self.shared[name] = values[0]
+            else:
+                varying.append(name)
+                self.columns.append(values)
+        self.varying = tuple(varying)
+
+
 class Dialect(ABC):
     """One database's way of doing what the store needs."""
 
@@ -64,6 +89,11 @@ class Dialect(ABC):
     """The extra that installs the driver."""
     skip_locked: ClassVar[bool] = True
     """Whether rows locked by others can be passed over (SQLite has one writer and needs none of it)."""
+    looks_first: ClassVar[bool] = False
+    """Whether to see in a read-only transaction if there is anything to do, before a write transaction keeps every
+    other writer out."""
+    probes_in_recursion: ClassVar[bool] = True
+    """Whether MIN(column) above a bound is one probe of its index inside a recursive CTE too, and not a scan."""
     claims_in_one_statement: ClassVar[bool] = False
     """Whether UPDATE ... RETURNING can claim and read at once, in rank order."""
     max_statement_bytes: ClassVar[int] = 4 * 1024 * 1024
@@ -76,6 +106,17 @@ class Dialect(ABC):
     @abstractmethod
     def adopt_engine(self, engine: Engine) -> Engine:
         """The application's engine, with the isolation that the store needs on the connections it borrows."""
+
+    def refuse_absent(self, url: URL) -> None:  # noqa: B027 - a server says so itself
+        """Raise ConfigurationError where opening `url` would make a new database, or one that nobody else sees."""
+
+    def facts(self, conn: Connection, *, is_thorough: bool) -> dict[str, str]:
+        """The versions and settings that `judge` looks at, by the database's own names for them."""
+        return {}
+
+    def judge(self, facts: Mapping[str, str], *, payload_bytes: int) -> list[Finding]:
+        """What this kind of database can have wrong: at least one finding a check, also where all is well."""
+        return []
 
     @abstractmethod
     def now(self, conn: Connection) -> Micros:
@@ -116,10 +157,6 @@ class Dialect(ABC):
     @lru_cache(maxsize=64)  # noqa: B019 - dialects live as long as the program
     def _insert_statement(self, columns: tuple[str, ...]) -> Insert:
         return self.ignoring_conflicts(jobs).values({column: bindparam(column) for column in columns})
-
-    def fetch(self, conn: Connection, query: Select[Any], parameters: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        """The rows of a hot query whose columns are integers and text."""
-        return conn.execute(query, dict(parameters)).fetchall()
 
     def update_rows(
         self,

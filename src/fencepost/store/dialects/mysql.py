@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import ColumnElement, Insert, Select, Table, Update, bindparam, create_engine, exc, text
 from sqlalchemy.dialects.mysql import insert
@@ -13,7 +13,9 @@ from sqlalchemy.engine import URL, Connection, Engine
 
 from fencepost.errors import StoreUnavailable
 from fencepost.job import Micros
+from fencepost.store.dialects import mysql_settings as settings
 from fencepost.store.dialects.base import Dialect, Fault, RowUpdate, compiled_sql, driver_rows
+from fencepost.store.finding import Finding
 from fencepost.store.tables import jobs
 
 __all__ = ["MySQL"]
@@ -49,6 +51,7 @@ class MySQL(Dialect):
     driver = "mysql+pymysql"
     drivers = ("pymysql",)
     extra = "mysql"
+    probes_in_recursion: ClassVar[bool] = False  # only above a constant; and loose scans depend on fresh statistics
 
     def create_engine(self, url: URL, *, pool_size: int, synchronous: str, busy_timeout: float) -> Engine:
         """An engine with strict READ COMMITTED connections in utf8mb4."""
@@ -68,6 +71,14 @@ class MySQL(Dialect):
     def adopt_engine(self, engine: Engine) -> Engine:
         """The same pool, with READ COMMITTED on the connections that the store borrows."""
         return engine.execution_options(isolation_level="READ COMMITTED")
+
+    def facts(self, conn: Connection, *, is_thorough: bool) -> dict[str, str]:
+        """Variables as this session sees them, and how the jobs table is kept."""
+        return settings.facts(conn)
+
+    def judge(self, facts: Mapping[str, str], *, payload_bytes: int) -> list[Finding]:
+        """Version, isolation, character set, packet size, engine, and whether a commit reaches the disk."""
+        return settings.judge(facts, payload_bytes=payload_bytes)
 
     def now(self, conn: Connection) -> Micros:
         """UTC_TIMESTAMP(6)."""

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 from sqlalchemy import (
     ColumnElement,
     Insert,
+    String,
     Table,
     Text,
     Update,
     bindparam,
-    cast,
     create_engine,
     exc,
     func,
@@ -22,9 +22,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.engine import URL, Connection, Engine
+from sqlalchemy.types import TypeEngine
 
 from fencepost.job import Micros
-from fencepost.store.dialects.base import Dialect, Fault, RowUpdate, compiled_sql
+from fencepost.store.dialects import postgres_settings as settings
+from fencepost.store.dialects.base import Dialect, Fault, Given, RowUpdate, compiled_sql
+from fencepost.store.finding import Finding
 from fencepost.store.tables import jobs
 
 __all__ = ["Postgres"]
@@ -37,6 +40,7 @@ _CLOCK_AND_PIN = text(
     f"SELECT {_NOW}, set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true), "
     "set_config('enable_mergejoin', 'off', true)"
 )
+_PLACE = "place"  # WITH ORDINALITY: counts from 1
 _MIGRATION_LOCK = 0x66656E6365  # "fence"
 
 _TRANSIENT_STATES = frozenset(
@@ -80,6 +84,14 @@ class Postgres(Dialect):
         """The same pool, with READ COMMITTED on the connections that the store borrows."""
         return engine.execution_options(isolation_level="READ COMMITTED")
 
+    def facts(self, conn: Connection, *, is_thorough: bool) -> dict[str, str]:
+        """Settings as this session sees them."""
+        return settings.facts(conn)
+
+    def judge(self, facts: Mapping[str, str], *, payload_bytes: int) -> list[Finding]:
+        """Version, isolation, encoding, and whether a commit reaches the disk."""
+        return settings.judge(facts)
+
     def now(self, conn: Connection) -> Micros:
         """clock_timestamp(): the instant of the call, not of the transaction's start."""
         return int(conn.execute(_CLOCK).scalar_one())
@@ -110,39 +122,50 @@ class Postgres(Dialect):
         return insert(table).values(dict(values)).on_conflict_do_update(index_elements=[key], set_=dict(values))
 
     def insert_rows(self, conn: Connection, columns: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> None:
-        """One INSERT ... SELECT FROM unnest(arrays), whatever the number of rows."""
+        """One INSERT ... SELECT FROM unnest(arrays) of the columns that differ, whatever the number of rows."""
         if conn.dialect.driver != "psycopg":  # an application's own connection may use another driver
             conn.execute(self._insert_statement(columns), [dict(zip(columns, row, strict=True)) for row in rows])
             return
-        sql, _ = compiled_sql(self._unnest_insert(columns), conn.dialect)
-        conn.exec_driver_sql(sql, _as_arrays(columns, rows))
+        given = Given(columns, rows)
+        sql, _ = compiled_sql(self._unnest_insert(columns, given.varying), conn.dialect)
+        conn.exec_driver_sql(sql, _parameters(given))
 
-    @lru_cache(maxsize=64)  # noqa: B019 - dialects live as long as the program
-    def _unnest_insert(self, columns: tuple[str, ...]) -> Insert:
-        source = _unnest(columns)
+    @lru_cache(maxsize=256)  # noqa: B019 - dialects live as long as the program
+    def _unnest_insert(self, columns: tuple[str, ...], varying: tuple[str, ...]) -> Insert:
+        source = _unnest(varying)
         return self.ignoring_conflicts(jobs).from_select(list(columns), select(*(source(c) for c in columns)))
 
     def update_rows(
         self, conn: Connection, define: RowUpdate, names: tuple[str, ...], rows: Sequence[tuple[Any, ...]]
     ) -> list[bool]:
-        """One UPDATE ... FROM unnest(arrays) ... RETURNING id: the ids that come back are those whose guard held."""
-        sql, _ = compiled_sql(self._unnest_update(define, names), conn.dialect)
-        held = {row[0] for row in conn.exec_driver_sql(sql, _as_arrays(names, rows))}
-        return [row[0] in held for row in rows]
+        """One UPDATE ... FROM unnest(arrays) ... RETURNING the places of the rows whose guard held.
 
-    @lru_cache(maxsize=64)  # noqa: B019 - dialects live as long as the program
-    def _unnest_update(self, define: RowUpdate, names: tuple[str, ...]) -> Update:
-        source = _unnest(names)
-        statement = define(jobs.c.id == source(names[0]), source)
-        return statement.returning(cast(jobs.c.id, Text))
+        Places and not ids: of two attempts of one job in a group only the later one's guard can hold.
+        """
+        given = Given(names, rows)
+        sql, _ = compiled_sql(self._unnest_update(define, names[0], given.varying), conn.dialect)
+        held = {row[0] for row in conn.exec_driver_sql(sql, _parameters(given))}
+        return [place in held for place in range(1, len(rows) + 1)]
 
-
-def _unnest(names: Sequence[str]) -> Callable[[str], ColumnElement[Any]]:
-    columns = [jobs.c[name.removeprefix("_")] for name in names]
-    arrays = [bindparam(name, type_=ARRAY(column.type)) for name, column in zip(names, columns, strict=True)]
-    table = func.unnest(*arrays).table_valued(*names, name="given").render_derived()
-    return lambda name: table.c[name]
+    @lru_cache(maxsize=256)  # noqa: B019 - dialects live as long as the program
+    def _unnest_update(self, define: RowUpdate, id_name: str, varying: tuple[str, ...]) -> Update:
+        source = _unnest(varying)
+        return define(jobs.c.id == source(id_name), source).returning(source(_PLACE))
 
 
-def _as_arrays(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> dict[str, list[Any]]:
-    return {name: list(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
+def _unnest(varying: Sequence[str]) -> Callable[[str], ColumnElement[Any]]:
+    """Access to the values of `varying` as columns of unnest(arrays), and to all other names as parameters."""
+    arrays = [bindparam(name, type_=ARRAY(_element(name))) for name in varying]
+    table = func.unnest(*arrays).table_valued(*varying, with_ordinality=_PLACE, name="given").render_derived()
+    own = {*varying, _PLACE}
+    return lambda name: table.c[name] if name in own else bindparam(name, type_=_element(name))
+
+
+def _element(name: str) -> TypeEngine[Any]:
+    column = jobs.c[name.removeprefix("_")]
+    # A cast to VARCHAR(n) cuts what is longer; an assignment from TEXT refuses it.
+    return Text() if isinstance(column.type, String) and column is not jobs.c.id else column.type
+
+
+def _parameters(given: Given) -> dict[str, Any]:
+    return given.shared | {name: list(values) for name, values in zip(given.varying, given.columns, strict=True)}

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 from sqlalchemy import (
     ColumnElement,
     Insert,
-    Select,
     Table,
     Text,
     Update,
@@ -23,7 +22,6 @@ from sqlalchemy import (
     exc,
     func,
     literal_column,
-    select,
 )
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.engine import URL, Connection, Engine
@@ -31,7 +29,9 @@ from sqlalchemy.pool import StaticPool
 
 from fencepost.errors import ConfigurationError
 from fencepost.job import Micros
-from fencepost.store.dialects.base import Dialect, Fault, RowUpdate
+from fencepost.store.dialects import sqlite_settings as settings
+from fencepost.store.dialects.base import Dialect, Fault, Given, RowUpdate, compiled_sql
+from fencepost.store.finding import Finding
 from fencepost.store.tables import jobs
 
 __all__ = ["SQLite", "database_path"]
@@ -74,6 +74,7 @@ class SQLite(Dialect):
     driver = "sqlite+pysqlite"
     drivers = ("pysqlite",)
     skip_locked: ClassVar[bool] = False
+    looks_first: ClassVar[bool] = True
 
     def create_engine(self, url: URL, *, pool_size: int, synchronous: str, busy_timeout: float) -> Engine:
         """An engine for the file (made with mode 0600 if it is new), or for one in-memory database."""
@@ -116,6 +117,26 @@ class SQLite(Dialect):
             "that begin with BEGIN IMMEDIATE. To enqueue in your own transaction, pass connection= to using()."
         )
 
+    def refuse_absent(self, url: URL) -> None:
+        """A file that is not there, and memory that only its own process sees."""
+        path = database_path(url)
+        if path is None:
+            raise ConfigurationError(
+                "An in-memory database is seen by its own process alone. Name a file: sqlite:///jobs.db"
+            )
+        if not path.is_file():
+            raise ConfigurationError(
+                f"There is no database file {path}. Check the path, or create it: fencepost migrate --url '{url}'"
+            )
+
+    def facts(self, conn: Connection, *, is_thorough: bool) -> dict[str, str]:
+        """The pragmas, and the modes of the file and its companions."""
+        return settings.facts(conn, database_path(conn.engine.url), is_thorough=is_thorough)
+
+    def judge(self, facts: Mapping[str, str], *, payload_bytes: int) -> list[Finding]:
+        """WAL, synchronous, who may read the files, and whether they are whole."""
+        return settings.judge(facts)
+
     def now(self, conn: Connection) -> Micros:
         """The host's clock: every process that can open the file shares it."""
         return time.time_ns() // 1000
@@ -136,55 +157,35 @@ class SQLite(Dialect):
         """INSERT ... ON CONFLICT (key) DO UPDATE."""
         return insert(table).values(dict(values)).on_conflict_do_update(index_elements=[key], set_=dict(values))
 
-    def fetch(self, conn: Connection, query: Select[Any], parameters: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        """All rows as one JSON value.
-
-        The sqlite3 module lets go of the interpreter lock at every row that it steps to, and in a busy worker each
-        return to it can cost milliseconds. One row means one step.
-        """
-        (text,) = conn.execute(_as_json(query), dict(parameters)).one()
-        return json.loads(text)  # type: ignore[no-any-return]
-
     def update_rows(
         self, conn: Connection, define: RowUpdate, names: tuple[str, ...], rows: Sequence[tuple[Any, ...]]
     ) -> list[bool]:
-        """Two statements over json_each(rows), for the reason that `fetch` gives, instead of one for each row.
+        """One UPDATE ... FROM json_each(rows) ... RETURNING id: the ids that come back are those whose guard held.
 
-        The first says which guards hold, the second writes where they do. Between them nobody writes: this
-        transaction holds the one write lock from its beginning.
+        Of two attempts of one job in a group at most one can hold, and the ids would not tell which: such a group
+        is written row by row.
         """
-        if len(rows) == 1:
+        if len({row[0] for row in rows}) < max(len(rows), 2):
             return super().update_rows(conn, define, names, rows)
-        update = self._json_update(define, names)
-        given = {"rows": json.dumps(rows)}
-        (text,) = conn.execute(_held_ids(update), given).one()
-        held = set(json.loads(text))
-        if held:
-            written = conn.execute(update, given).rowcount
-            assert written == len(held), "a guard changed under the write lock"
+        given = Given(names, rows)
+        sql, order = compiled_sql(self._json_update(define, names[0], given.varying), conn.dialect)
+        parameters = given.shared | {"rows": json.dumps(list(zip(*given.columns, strict=True)))}
+        assert order is not None, "sqlite3 takes parameters by position"
+        held = {row[0] for row in conn.exec_driver_sql(sql, tuple(parameters[name] for name in order))}
         return [row[0] in held for row in rows]
 
-    @lru_cache(maxsize=64)  # noqa: B019 - dialects live as long as the program
-    def _json_update(self, define: RowUpdate, names: tuple[str, ...]) -> Update:
+    @lru_cache(maxsize=256)  # noqa: B019 - dialects live as long as the program
+    def _json_update(self, define: RowUpdate, id_name: str, varying: tuple[str, ...]) -> Update:
         given = func.json_each(bindparam("rows", type_=Text)).table_valued("value", name="given")
 
         def value(name: str) -> ColumnElement[Any]:
-            place = literal_column(f"'$[{names.index(name)}]'", Text)
-            return func.json_extract(given.c.value, place, type_=jobs.c[name.removeprefix("_")].type)
+            column = jobs.c[name.removeprefix("_")]
+            if name not in varying:
+                return bindparam(name, type_=column.type)
+            place = literal_column(f"'$[{varying.index(name)}]'", Text)
+            return func.json_extract(given.c.value, place, type_=column.type)
 
-        return define(jobs.c.id == value(names[0]), value)
-
-
-@lru_cache(maxsize=64)
-def _held_ids(update: Update) -> Select[Any]:
-    held = select(jobs.c.id).where(*update._where_criteria).subquery("held")
-    return select(func.json_group_array(held.c.id))
-
-
-@lru_cache(maxsize=64)
-def _as_json(query: Select[Any]) -> Select[Any]:
-    rows = query.subquery("picked")
-    return select(func.json_group_array(func.json_array(*rows.c)))
+        return define(jobs.c.id == value(id_name), value).returning(jobs.c.id)
 
 
 def _create_private(path: Path) -> None:

@@ -1,0 +1,296 @@
+"""Diagnosis: what is wrong with a database, its tables, its clock and the jobs in it. Nothing here writes.
+
+What one kind of database alone can have wrong is its dialect's business: `Dialect.facts` and `Dialect.judge`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+
+from sqlalchemy import and_, bindparam, exc, func, select
+from sqlalchemy.engine import Connection
+
+from fencepost.errors import FencepostError
+from fencepost.job import Micros, Reason, State
+from fencepost.store import schema
+from fencepost.store.control import paused_queues
+from fencepost.store.database import Database
+from fencepost.store.finding import Finding, Level
+from fencepost.store.rows import instant
+from fencepost.store.tables import jobs, word
+from fencepost.store.workers import Worker, list_workers
+
+__all__ = ["ALIVE_SECONDS", "Finding", "Level", "diagnose"]
+
+ALIVE_SECONDS = 60
+"""A worker that has not reported for so long counts as dead: six heartbeats of the default lease."""
+
+_LATE_SECONDS = 10  # any living worker's planner promotes and reclaims within a second or so
+_SKEW_SECONDS = 1.0
+_QUARANTINE_DAYS = 7
+_NAMED = 5
+_SECOND: Micros = 1_000_000
+
+
+def diagnose(database: Database, *, payload_bytes: int, is_thorough: bool = False) -> list[Finding]:
+    """Look at everything that can be looked at without writing.
+
+    Args:
+        database: which.
+        payload_bytes: the largest arguments or result that are to be stored.
+        is_thorough: whether to read the whole database where that is a check (SQLite's quick_check).
+
+    Returns:
+        At least one finding per check, in the order of the checks. What a failed check makes pointless is left out.
+    """
+    try:
+        facts = database.read(lambda conn: database.dialect.facts(conn, is_thorough=is_thorough))
+        findings = [Finding("database", Level.OK, f"{database.display_url} answers.")]
+        findings += database.dialect.judge(facts, payload_bytes=payload_bytes)
+        findings.append(_clock(database))
+        tables = _schema(database)
+        findings.append(tables)
+        if tables.level is Level.OK:
+            findings += database.read(lambda conn: _jobs(conn, database.now(conn)))
+    except (FencepostError, exc.SQLAlchemyError) as error:
+        return [_unreachable(database, error)]
+    return findings
+
+
+def _unreachable(database: Database, error: Exception) -> Finding:
+    reason = error.orig if isinstance(error, exc.DBAPIError) else error
+    return Finding(
+        "database",
+        Level.PROBLEM,
+        f"{database.display_url} cannot be used: {reason}",
+        "Check that it runs, that this machine reaches it, and the URL's host, user, password and database name.",
+    )
+
+
+def _clock(database: Database) -> Finding:
+    before = time.time()
+    theirs = database.read(database.now) / _SECOND
+    after = time.time()
+    skew = theirs - (before + after) / 2
+    doubt = (after - before) / 2
+    if abs(skew) <= _SKEW_SECONDS + doubt:
+        return Finding("clock", Level.OK, f"The database's clock and this machine's agree (to {abs(skew):.2f} s).")
+    return Finding(
+        "clock",
+        Level.WARNING,
+        f"This machine's clock is {abs(skew):.1f} s {'behind' if skew > 0 else 'ahead of'} the database's. Jobs run by "
+        "the database's clock, so none runs at a wrong time; but a `run_at` computed here, logs and ids are off.",
+        "Synchronise both clocks (NTP, chrony, systemd-timesyncd).",
+    )
+
+
+def _schema(database: Database) -> Finding:
+    status = schema.status(database)
+    if status.is_current:
+        return Finding("schema", Level.OK, f"The tables are of version {status.found}, as this build needs.")
+    if status.is_newer:
+        return Finding(
+            "schema",
+            Level.PROBLEM,
+            f"The tables are of version {status.found}, newer than this build knows (up to {status.wanted}).",
+            "Upgrade fencepost on this machine: pip install --upgrade fencepost",
+        )
+    found = (
+        "There are no fencepost tables."
+        if status.found is None
+        else f"The tables are of version {status.found}; this build needs {status.wanted}."
+    )
+    return Finding(
+        "schema", Level.PROBLEM, found, "Create or upgrade them: fencepost migrate (workers need not be stopped first)."
+    )
+
+
+def _jobs(conn: Connection, now: Micros) -> list[Finding]:
+    workers = list_workers(conn)
+    alive = [worker for worker in workers if _micros_since(worker, now) <= ALIVE_SECONDS * _SECOND]
+    paused = paused_queues(conn)
+    waiting = _waiting(conn)
+    return [
+        _workers(workers, alive, waiting, paused, now),
+        *_unserved(alive, waiting, paused),
+        _leases(conn, now),
+        _overdue(conn, now),
+        *_paused(waiting, paused, now),
+        _quarantined(conn, now),
+    ]
+
+
+# Served by the `ready` index, which holds ready jobs alone.
+_READY = (
+    select(jobs.c.queue, jobs.c.kind, func.count())
+    .where(jobs.c.line.is_not(None), jobs.c.state == word(State.READY))
+    .group_by(jobs.c.queue, jobs.c.kind)
+    .order_by(jobs.c.queue, jobs.c.kind)
+)
+
+
+def _waiting(conn: Connection) -> dict[tuple[str, str], int]:
+    """How many jobs are ready, by queue and kind."""
+    return {(queue, kind): number for queue, kind, number in conn.execute(_READY)}
+
+
+def _workers(
+    workers: list[Worker], alive: list[Worker], waiting: dict[tuple[str, str], int], paused: Iterable[str], now: Micros
+) -> Finding:
+    ready = sum(number for (queue, _), number in waiting.items() if queue not in set(paused))
+    silent = len(workers) - len(alive)
+    gone = f" {_count(silent, 'worker')} stopped reporting without a word: killed, or cut off." if silent else ""
+    if alive:
+        return Finding("workers", Level.OK, f"{_are(len(alive), 'worker')} alive.{gone}")
+    last = min((_micros_since(worker, now) for worker in workers), default=None)
+    seen = "none is known" if last is None else f"the last one reported {_span(last)} ago"
+    if not ready:
+        return Finding("workers", Level.OK, f"No worker is alive ({seen}), and no job is ready.{gone}")
+    return Finding(
+        "workers",
+        Level.PROBLEM,
+        f"{_are(ready, 'job')} ready, and no worker is alive ({seen}).{gone}",
+        "Start one: fencepost worker APP",
+    )
+
+
+def _unserved(alive: list[Worker], waiting: dict[tuple[str, str], int], paused: Iterable[str]) -> list[Finding]:
+    """Ready jobs that none of the living workers would claim."""
+    if not alive:
+        return []
+    left = [
+        f"{number} of kind {kind!r} in queue {queue!r}"
+        for (queue, kind), number in waiting.items()
+        if queue not in set(paused) and not any(_serves(worker, queue, kind) for worker in alive)
+    ]
+    if not left:
+        return [Finding("unserved", Level.OK, "Every ready job is served by a living worker.")]
+    return [
+        Finding(
+            "unserved",
+            Level.WARNING,
+            f"Jobs are ready that no living worker serves: {_some(left)}.",
+            "Start a worker of the app that registers these kinds, for these queues (or without --queue: for all).",
+        )
+    ]
+
+
+def _serves(worker: Worker, queue: str, kind: str) -> bool:
+    return kind in worker.kinds and (worker.queues is None or queue in worker.queues)
+
+
+def _late(column: str, state: State) -> Callable[[Connection, Micros], tuple[int, Micros | None]]:
+    # Served by the `lease` or the `wake` index.
+    query = select(func.count(), func.min(jobs.c[column])).where(
+        and_(jobs.c[column] <= bindparam("late"), jobs.c.state == word(state))
+    )
+
+    def look(conn: Connection, now: Micros) -> tuple[int, Micros | None]:
+        number, oldest = conn.execute(query, {"late": now - _LATE_SECONDS * _SECOND}).one()
+        return number, None if oldest is None else now - oldest
+
+    return look
+
+
+_late_leases = _late("lease_until", State.RUNNING)
+_late_promotions = _late("wake_at", State.SCHEDULED)
+
+
+def _leases(conn: Connection, now: Micros) -> Finding:
+    number, oldest = _late_leases(conn, now)
+    if oldest is None:
+        return Finding("leases", Level.OK, "No expired lease is left lying.")
+    return Finding(
+        "leases",
+        Level.PROBLEM,
+        f"{_are(number, 'job')} running by name only: the worker is gone, the lease ran out up to {_span(oldest)} "
+        "ago, and nobody took it back.",
+        "Any living worker takes expired leases back within moments. Start one: fencepost worker APP",
+    )
+
+
+def _overdue(conn: Connection, now: Micros) -> Finding:
+    number, oldest = _late_promotions(conn, now)
+    if oldest is None:
+        return Finding("due", Level.OK, "No scheduled job is overdue.")
+    return Finding(
+        "due",
+        Level.PROBLEM,
+        f"{_are(number, 'job')} due for up to {_span(oldest)}, and nobody makes them ready.",
+        "Any living worker does so within moments. Start one: fencepost worker APP",
+    )
+
+
+def _paused(waiting: dict[tuple[str, str], int], paused: dict[str, Micros], now: Micros) -> list[Finding]:
+    held = []
+    for queue, since in sorted(paused.items()):
+        number = sum(count for (name, _), count in waiting.items() if name == queue)
+        if number:
+            held.append(f"{queue!r} ({_count(number, 'job')}, paused {_span(now - since)} ago)")
+    if not held:
+        return [Finding("paused", Level.OK, "No jobs wait in a paused queue.")]
+    return [
+        Finding(
+            "paused",
+            Level.WARNING,
+            f"Jobs are ready in paused queues: {_some(held)}.",
+            "Let them run again: fencepost queues resume NAME",
+        )
+    ]
+
+
+# Served by the `finished` index.
+_UNDECODABLE = (
+    select(func.count())
+    .select_from(jobs)
+    .where(
+        jobs.c.finished_at >= bindparam("since"),
+        jobs.c.state == word(State.FAILED),
+        jobs.c.reason == word(Reason.UNDECODABLE),
+    )
+)
+
+
+def _quarantined(conn: Connection, now: Micros) -> Finding:
+    since = now - _QUARANTINE_DAYS * 86_400 * _SECOND
+    number = conn.execute(_UNDECODABLE, {"since": since}).scalar_one()
+    if not number:
+        return Finding("quarantine", Level.OK, f"No job was undecodable in the last {_QUARANTINE_DAYS} days.")
+    return Finding(
+        "quarantine",
+        Level.WARNING,
+        f"{_count(number, 'job')} failed as undecodable in the last {_QUARANTINE_DAYS} days: the stored arguments did "
+        "not fit the handler, or the row was not readable by the worker's version.",
+        "See why: fencepost jobs list --state failed, then fencepost jobs show ID. Mend the handler or upgrade, then: "
+        "fencepost jobs retry ID",
+    )
+
+
+def _micros_since(worker: Worker, now: Micros) -> Micros:
+    seen, current = worker.seen_at, instant(now)
+    if seen is None or current is None:
+        return 0
+    return (current - seen) // timedelta(microseconds=1)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def _are(number: int, noun: str) -> str:
+    return f"{_count(number, noun)} {'is' if number == 1 else 'are'}"
+
+
+def _some(items: list[str]) -> str:
+    rest = len(items) - _NAMED
+    return "; ".join(items[:_NAMED]) + (f"; and {rest} more" if rest > 0 else "")
+
+
+def _span(span: Micros) -> str:
+    seconds = max(0, span) // _SECOND
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
