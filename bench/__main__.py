@@ -111,6 +111,9 @@ def _keep_promises(time_limit: int) -> None:
         raise OutOfTime
 
     def terminated(number: int, _frame: FrameType | None) -> NoReturn:
+        # Once: a second signal, as process managers like to send, must not interrupt the cleaning up.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.alarm(0)
         sys.exit(128 + number)
 
     signal.signal(signal.SIGALRM, out_of_time)

@@ -24,8 +24,10 @@ __all__ = ["measure"]
 
 ENQUEUE_SECONDS = 3.0  # as long as the floor's single inserts
 CONCURRENT_ENQUEUES = 500
-LATENCY_JOBS = 200
-LATENCY_PAUSE_SECONDS = (0.01, 0.04)  # drawn anew each time, or the jobs would fall into step with a poll
+LATENCY_JOBS = 100
+# Drawn anew each time, from more than the longest pause between two polls: jobs that come in step with the polls
+# would all wait as long, be it the shortest or the longest time.
+LATENCY_PAUSE_SECONDS = (0.05, 0.35)
 
 _SLOWEST_DRAIN = 200  # jobs a second below which a drain counts as hung
 _START_SECONDS = 30.0

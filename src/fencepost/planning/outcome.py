@@ -7,7 +7,7 @@
 | retry      | none             | failed: attempts_exhausted (or the reason given) | kept     | written |
 | reclaim    | some             | ready, reason lease_expired                      | kept     | written |
 | reclaim    | none             | failed: lease_expired                            | kept     | written |
-| release    | any              | ready                                            | minus 1  | kept    |
+| release    | any              | ready (a reason lease_expired stays)             | minus 1  | kept    |
 | snooze     | any              | scheduled, reason snoozed                        | minus 1  | kept    |
 | reschedule | any              | scheduled                                        | zero     | cleared |
 | abandon    | any              | failed                                           | kept     | written |
@@ -106,6 +106,8 @@ class Ended(Protocol):
     def duration_hint(self) -> Micros: ...
     @property
     def backoff(self) -> BackoffSpec: ...
+    @property
+    def reason(self) -> str | None: ...
     @property
     def history(self) -> str | None: ...
 
@@ -207,7 +209,10 @@ def next_state(
                 history=recorded(Reason.LEASE_EXPIRED),
             )
         case Verb.RELEASE:
-            return due(min(ended.run_at, now), Reason.RELEASED, attempts=max(attempts - 1, 0))
+            # What was handed back unspent is still suspected of having killed its last worker.
+            suspected = ended.reason == Reason.LEASE_EXPIRED
+            reason = Reason.LEASE_EXPIRED if suspected else Reason.RELEASED
+            return due(min(ended.run_at, now), reason, attempts=max(attempts - 1, 0))
         case Verb.SNOOZE:
             return due(
                 now + (outcome.delay or 0),

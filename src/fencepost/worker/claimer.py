@@ -113,7 +113,7 @@ class Claimer:
                 if any(0 < self._free(pool) < pool.slots // 8 for pool in self._pools):
                     thread.stopping.wait(_GATHER_SECONDS)
                 continue
-            if self._is_finished():
+            if thread.persist(self._is_finished, "finishing"):
                 return
             # Spread out, so that many idle workers do not ask at the same moments.
             self._wake.wait(self._poll_seconds * random.uniform(0.75, 1.25))  # noqa: S311

@@ -74,7 +74,7 @@ class Execution:
         if outcome is not None:
             self.decide(outcome)
         elif not self.decided:
-            self._board.settled(self)
+            self._board.dropped(self)
         self._board.returned(self)
 
     # What a JobContext asks of it
@@ -91,7 +91,7 @@ class Execution:
     def settled(self) -> None:
         """The handler has settled the job itself, in a transaction of its own."""
         self.decided = True
-        self._board.settled(self)
+        self._board.completed_by_handler(self)
 
 
 class Board:
@@ -119,6 +119,10 @@ class Board:
         self._on_report = on_report
         self.timed = threading.Event()
         """Set while some attempt has a timeout to watch."""
+        self.self_settled = 0
+        """How many attempts their handlers completed, in transactions of their own."""
+        self.lost = 0
+        """How many attempts ended without a settlement, because their lease was gone."""
 
     def add(self, executions: Iterable[Execution]) -> None:
         """Claimed: from here their leases are renewed."""
@@ -160,6 +164,18 @@ class Board:
         with self._lock:
             self._held.pop(execution.key, None)
             self._progress.pop(execution.key, None)
+
+    def completed_by_handler(self, execution: Execution) -> None:
+        """Its handler settled it, in a transaction of its own."""
+        self.settled(execution)
+        with self._lock:
+            self.self_settled += 1
+
+    def dropped(self, execution: Execution) -> None:
+        """It ended, and its lease is gone: there is nothing to settle."""
+        self.settled(execution)
+        with self._lock:
+            self.lost += 1
 
     def returned(self, execution: Execution) -> None:
         """Its handler returned: the slot is free."""

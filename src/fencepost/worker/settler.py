@@ -36,6 +36,8 @@ class Settler:
         self.settled = 0
         """How many settlements held."""
         self.succeeded = 0
+        self.failed = 0
+        """How many of them say that the attempt failed, whether or not the job is tried again."""
         self.lost = 0
         """How many came too late."""
 
@@ -78,12 +80,31 @@ class Settler:
         for (execution, outcome), answer in zip(group, held, strict=True):
             board.settled(execution)
             if answer:
-                self.settled += 1
-                self.succeeded += outcome.verb is Verb.COMPLETE
-            elif execution.stop_reason is not Stop.LEASE_LOST:  # that was said when it was found out
-                self.lost += 1
+                self._count(execution, outcome)
+                continue
+            self.lost += 1
+            if execution.stop_reason is not Stop.LEASE_LOST:  # that was said when it was found out
                 logger.warning("%s", lease_lost_text(execution.claim))
         return True
+
+    def _count(self, execution: Execution, outcome: Outcome) -> None:
+        self.settled += 1
+        self.succeeded += outcome.verb is Verb.COMPLETE
+        if outcome.verb not in (Verb.RETRY, Verb.ABANDON):
+            return
+        self.failed += 1
+        if outcome.reason is not Reason.TIMEOUT:  # the watchdog has said that
+            claim = execution.claim
+            said = (outcome.error or "").strip().rsplit("\n", 1)[-1]
+            logger.info(
+                "Job %s (%s): attempt %d of %d failed: %s",
+                claim.id,
+                claim.kind,
+                claim.attempt,
+                claim.max_attempts,
+                said,
+                extra={"job_id": claim.id, "kind": claim.kind, "queue": claim.queue, "attempt": claim.attempt},
+            )
 
     def _write_failure(self, execution: Execution, outcome: Outcome, error: exc.DBAPIError) -> list[bool]:
         """The database takes everything but this outcome's own values (a result beyond its packet size, say)."""

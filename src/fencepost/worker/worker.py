@@ -6,17 +6,21 @@ import asyncio
 import logging
 import math
 import os
+import queue
 import secrets
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from fencepost.errors import ConfigurationError
+from sqlalchemy import exc
+
+from fencepost.errors import ConfigurationError, StoreUnavailable
 from fencepost.job import DEFAULT_LEASE_SECONDS
 from fencepost.planner.passes import RECLAIM_SECONDS, housekeep, seconds_until_next
 from fencepost.planning.outcome import Outcome, Verb
@@ -39,9 +43,11 @@ DEFAULT_CONCURRENCY = 100
 DEFAULT_GRACE_SECONDS = 30.0
 DEFAULT_POLL_SECONDS = 0.2
 _UNWIND_SECONDS = 1.0
+_LOOP_END_SECONDS = 0.3  # with the time to unwind, less than 2 s beyond the grace
 _LOOK_SECONDS = 0.5
 _PATIENCE_SECONDS = 2.0
 _FLUSH_SECONDS = 10.0
+_REUNION_SECONDS = 6.0  # the longest pause between two tries of a heartbeat, and a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +125,17 @@ class Worker:
         self._check_handlers()
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         """The worker's name: host, process, and a draw, so that no restart and no fork repeats it."""
-        self._stop_requested = threading.Event()
-        self._hurry = threading.Event()
-        self._changed = threading.Event()
+        # Flags and a SimpleQueue, not Events: `stop` runs in signal handlers, which may interrupt the main thread
+        # while it holds an Event's lock, and would then wait for that lock for ever.
+        self._stop_requested = False
+        self._hurry = False
+        self._changed: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
         self._settler = Settler(self._store)
         self._board = Board(self._settler.put, self._slot_freed, self._settler.wake)
         self._claimer: Claimer | None = None
         self._planner_wake = threading.Event()
+        self._reclaims_from = 0.0
 
     def _check_handlers(self) -> None:
         """Find at the start what would fail at the first job."""
@@ -160,10 +169,9 @@ class Worker:
 
         Called a second time: hand back at once. From any thread, or a signal handler.
         """
-        if self._stop_requested.is_set():
-            self._hurry.set()
-        self._stop_requested.set()
-        self._changed.set()
+        self._hurry = self._stop_requested
+        self._stop_requested = True
+        self._changed.put(None)
 
     def run(self) -> None:
         """Work until stopped. In the main thread, SIGTERM and SIGINT stop it.
@@ -174,7 +182,7 @@ class Worker:
         """
         self._app_store.ensure_schema()
         started_at = self._store.now()
-        with _LoopThread() as loop:
+        with _Signals(self.stop), _LoopThread() as loop:
             processes = ProcessExecutor(self._processes)
             executors: dict[str, Executor] = {
                 "async": AsyncExecutor(loop, self._app_store),
@@ -205,17 +213,16 @@ class Worker:
             watchdog = WorkerThread("watchdog", Watchdog(self._board, executors).run, self._fail)
             planner = WorkerThread("planner", self._plan, self._fail)
             threads = (claimer, settler, beating, watchdog, planner)
-            with _Signals(self.stop):
-                for thread in threads:
-                    thread.start()
-                logger.info("Worker %s serves %s.", self.owner, ", ".join(sorted(self._registry.kinds())))
-                self._wait(lambda: self._stop_requested.is_set() or claimer.join(0.0))
-                claimer.stop()
-                self._claimer.wake()
-                planner.stop()
-                self._planner_wake.set()
-                claimer.join(_FLUSH_SECONDS)
-                self._wind_down(executors)
+            for thread in threads:
+                thread.start()
+            logger.info("Worker %s serves %s.", self.owner, ", ".join(sorted(self._registry.kinds())))
+            self._wait(lambda: self._stop_requested or claimer.join(0.0))
+            claimer.stop()
+            self._claimer.wake()
+            planner.stop()
+            self._planner_wake.set()
+            claimer.join(_FLUSH_SECONDS)
+            self._wind_down(executors)
             processes.close()
             for thread in (settler, beating, watchdog):
                 thread.stop()
@@ -234,13 +241,13 @@ class Worker:
         try:
             self._claimer.run(thread)
         finally:
-            self._changed.set()
+            self._changed.put(None)
 
     def _wait(self, condition: Callable[[], bool], *, until: float = math.inf) -> None:
         """Wait for a condition that `_changed` announces, at most until a monotonic instant."""
         while not condition() and time.monotonic() < until:
-            self._changed.wait(min(_LOOK_SECONDS, max(0.0, until - time.monotonic())))
-            self._changed.clear()
+            with suppress(queue.Empty):
+                self._changed.get(timeout=min(_LOOK_SECONDS, max(0.0, until - time.monotonic())))
 
     def _make_claimer(self, executors: dict[str, Executor]) -> Claimer:
         in_processes = frozenset(h.kind for h in self._registry.handlers() if h.executor == "process")
@@ -263,8 +270,8 @@ class Worker:
     def _slot_freed(self) -> None:
         if self._claimer is not None:
             self._claimer.wake()
-        if self._stop_requested.is_set():
-            self._changed.set()
+        if self._stop_requested:
+            self._changed.put(None)
 
     def _fail(self, error: BaseException) -> None:
         logger.critical("The worker stops: an unexpected error in one of its threads.", exc_info=error)
@@ -276,17 +283,32 @@ class Worker:
         if not self._burst or not self._board.is_idle:
             return False
         # What became due since may be ready now, and a job that ended may have enqueued others.
-        housekeep(self._store, reclaims=True)
+        self._housekeep(reclaims=True)
         kinds = self._registry.kinds()
         found = self._store.has_ready(kinds, self._queues)
         return not found and self._board.is_idle
+
+    def _housekeep(self, *, reclaims: bool) -> int:
+        """Run the passes.
+
+        While the database is away, the leases of living workers run out too. So when it is back their heartbeats get
+        the first word, and only who stays silent loses its jobs.
+        """
+        try:
+            moved = housekeep(self._store, reclaims=reclaims and time.monotonic() >= self._reclaims_from)
+        except (StoreUnavailable, exc.SQLAlchemyError):
+            self._reclaims_from = math.inf
+            raise
+        if self._reclaims_from == math.inf:
+            self._reclaims_from = time.monotonic() + _REUNION_SECONDS
+        return moved
 
     def _plan(self, thread: WorkerThread) -> None:
         reclaimed_at = 0.0
         while not thread.stopping.is_set():
             self._planner_wake.clear()
             reclaims = time.monotonic() - reclaimed_at >= RECLAIM_SECONDS
-            moved = thread.persist(lambda reclaims=reclaims: housekeep(self._store, reclaims=reclaims), "planning")  # type: ignore[misc]
+            moved = thread.persist(lambda reclaims=reclaims: self._housekeep(reclaims=reclaims), "planning")  # type: ignore[misc]
             if reclaims:
                 reclaimed_at = time.monotonic()
             if moved and self._claimer is not None:
@@ -299,9 +321,9 @@ class Worker:
         """Wait for what runs, then hand the rest back."""
         deadline = time.monotonic() + self._grace_seconds
         running = self._board.running()
-        if running and not self._hurry.is_set():
+        if running and not self._hurry:
             logger.info("Stopping: waiting up to %g s for %d handlers.", self._grace_seconds, len(running))
-        self._wait(lambda: not self._board.slots_taken or self._hurry.is_set(), until=deadline)
+        self._wait(lambda: not self._board.slots_taken or self._hurry, until=deadline)
         for execution in self._board.running():
             request_stop(execution, Stop.SHUTDOWN, executors)
         self._wait(
@@ -346,7 +368,7 @@ class _LoopThread:
 
     def __exit__(self, *_exc: object) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_UNWIND_SECONDS)
+        self._thread.join(_LOOP_END_SECONDS)
         if self._thread.is_alive():
             logger.warning("A handler still blocks the event loop; it is left behind.")
 
