@@ -31,12 +31,27 @@ from fencepost.errors import (
     ResultError,
     ResultTimeout,
     Retry,
+    ScheduleNotFound,
     SchemaError,
     Snooze,
     StoreUnavailable,
 )
 from fencepost.handle import JobHandle
-from fencepost.job import Attempt, Backoff, Claim, Hold, Job, Lease, NewJob, OnConflict, Priority, Reason, State
+from fencepost.job import (
+    Attempt,
+    Backoff,
+    Claim,
+    Hold,
+    Job,
+    Lease,
+    NewJob,
+    OnConflict,
+    Priority,
+    Reason,
+    State,
+    Trigger,
+)
+from fencepost.schedule import Misfire, Schedule
 from fencepost.worker import Worker
 
 __version__ = "0.1.0"
@@ -66,6 +81,7 @@ __all__ = [
     "JobSkipped",
     "Lease",
     "LeaseLost",
+    "Misfire",
     "NewJob",
     "OnConflict",
     "Priority",
@@ -73,10 +89,13 @@ __all__ = [
     "ResultError",
     "ResultTimeout",
     "Retry",
+    "Schedule",
+    "ScheduleNotFound",
     "SchemaError",
     "Snooze",
     "State",
     "StoreUnavailable",
+    "Trigger",
     "Worker",
     "__version__",
 ]

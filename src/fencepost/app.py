@@ -23,6 +23,7 @@ from fencepost.ids import new_id, parse_id
 from fencepost.job import DEFAULT_LEASE_SECONDS, Job, NewJob, Options, State
 from fencepost.options import Asked, build_options, check_name
 from fencepost.registry import Executor, Handler, Registry, kind_of
+from fencepost.schedules import AskedSchedule, Schedules
 from fencepost.store import Clock, Database, Store
 from fencepost.store.joining import joined
 from fencepost.worker.worker import DEFAULT_CONCURRENCY, DEFAULT_GRACE_SECONDS, DEFAULT_POLL_SECONDS, Worker
@@ -260,6 +261,7 @@ class App:
         self.store = Store(database, migrates=migrates)
         """The store, for custom workers."""
         self.jobs = Jobs(self)
+        self.schedules = Schedules(self)
         self._registry = Registry()
         self._enqueuer = Enqueuer(self.store)
         self._max_payload_bytes = max_payload_bytes
@@ -333,6 +335,54 @@ class App:
 
         return register if function is None else register(function)
 
+    def schedule(
+        self, cron: str | None = None, /, *, name: str | None = None, **asked: Unpack[AskedSchedule]
+    ) -> Callable[[JobFunction[P, R]], JobFunction[P, R]]:
+        """Declare a schedule for a job function; stands above `@app.job`, as often as there are schedules.
+
+        A worker brings the database in step when it starts: a changed schedule starts from now, one that vanished
+        from its module is paused, never deleted. While old and new versions of the program run side by side, the
+        higher `version` wins, and of equal ones the newer.
+
+        Args:
+            cron: 5 fields, 6 with leading seconds, or @hourly, @daily, ...; by Debian cron's rules.
+            name: unique; default: the job's kind.
+            every: instead of `cron`: seconds, a timedelta, or a text such as "90s", "15m".
+            anchor: an aware datetime that is one of `every`'s instants; default: the Unix epoch.
+            at: instead of `cron`: one aware datetime.
+            timezone: of `cron`, an IANA name; default UTC.
+            misfire: what becomes of instants that passed while nothing could run them: "skip", "latest" (default: the
+                newest runs) or "catch_up" (the newest `max_catch_up` run, in order). Those that do not run are
+                recorded in one skipped row.
+            max_catch_up: default 100, at most 10,000.
+            grace: seconds or timedelta within which an instant is late and not missed; default 60.
+            jitter: seconds or timedelta by which a start is put off at most, drawn from name and instant; default 0.
+            until: an aware datetime after which it fires no more.
+            max_runs: how many occurrences it makes at most.
+            version: of the definition; default 0.
+            arguments: the job's arguments, by name.
+            options: of the jobs, as for `using`: {"priority": "high"}.
+
+        Raises:
+            ConfigurationError: what cannot be, with what would be right.
+        """
+
+        def declare(function: JobFunction[P, R]) -> JobFunction[P, R]:
+            if not isinstance(function, JobFunction):
+                raise ConfigurationError("@app.schedule stands above @app.job, and takes what that makes of a function")
+            self.schedules.declare(name or function.kind, function.handler, cron, asked)
+            return function
+
+        return declare
+
+    def _handler(self, job: JobFunction[..., Any] | str) -> Handler:
+        kind = _kind(job)
+        handler = self._registry.get(kind)
+        if handler is None:
+            known = ", ".join(sorted(self.kinds)) or "none"
+            raise ConfigurationError(f"No handler of kind {kind!r} is registered. Registered: {known}")
+        return handler
+
     @property
     def kinds(self) -> frozenset[str]:
         """The registered kinds."""
@@ -374,10 +424,7 @@ class App:
             ConfigurationError: a kind that this app does not know, or a wrong option.
             ArgumentsError: the arguments do not fit the handler.
         """
-        handler = self._registry.get(kind)
-        if handler is None:
-            known = ", ".join(sorted(self.kinds)) or "none"
-            raise ConfigurationError(f"No handler of kind {kind!r} is registered. Registered: {known}")
+        handler = self._handler(kind)
         prepared: Prepared[..., Any] = Prepared(self, handler, handler.options)
         return prepared.using(**options).enqueue(**(arguments or {}))
 
@@ -441,6 +488,7 @@ class App:
         worker = Worker(
             self.store,
             self._registry,
+            prepare=self.schedules.sync,
             queues=queues,
             concurrency=concurrency,
             processes=processes,

@@ -49,7 +49,10 @@ class JobContext:
         kind, queue, tags, tenant: as it was enqueued.
         attempt: 1 for the first.
         max_attempts: how many there may be.
-        deadline, scheduled_for: aware datetimes in UTC, or None.
+        deadline: an aware datetime in UTC, or None.
+        scheduled_for: the instant of the schedule that this job is for, an aware datetime in UTC; None for a job
+            without a schedule. Being the same at every attempt, it serves to make work idempotent.
+        trigger: schedule, manual or backfill; None for a job without a schedule.
         lease_token: grows with every attempt of this job, so that outside systems can refuse a stale one.
     """
 
@@ -64,6 +67,7 @@ class JobContext:
         self.lease_token = claim.lease.token
         self.deadline: datetime | None = instant(claim.deadline)
         self.scheduled_for: datetime | None = instant(claim.scheduled_for)
+        self.trigger = claim.trigger
         self._claim = claim
         self._handler = handler
         self._store = store
@@ -77,6 +81,17 @@ class JobContext:
         An async handler is also cancelled and a process killed; a plain function on a thread has to look.
         """
         return self._link.cancelled
+
+    @property
+    def previous_success(self) -> datetime | None:
+        """The newest earlier instant of this schedule whose occurrence succeeded, for incremental work.
+
+        An aware datetime in UTC; None: there is none (any more), or the job has no schedule. Asks the database.
+        """
+        schedule, scheduled_for = self._claim.schedule, self._claim.scheduled_for
+        if schedule is None or scheduled_for is None:
+            return None
+        return instant(self._store.previous_success(schedule, scheduled_for))
 
     def progress(self, fraction: float, note: str | None = None) -> None:
         """Report how far the job has come. Costs nothing here: a thread of the worker writes the newest report.

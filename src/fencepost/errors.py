@@ -7,6 +7,7 @@
     │   ├── ArgumentsError            its arguments do not fit the handler's signature
     │   └── EncodingError             a value cannot be stored so that it comes back equal
     ├── JobNotFound                   no job with this id (it may have been pruned)
+    ├── ScheduleNotFound              no schedule with this name
     ├── InvalidTransition             the job's state does not allow what was asked
     ├── StoreUnavailable              the database could not be asked; nothing is known
     ├── DecodingError                 a stored value cannot be read as its declared type
@@ -48,6 +49,7 @@ __all__ = [
     "ResultError",
     "ResultTimeout",
     "Retry",
+    "ScheduleNotFound",
     "SchemaError",
     "Signal",
     "Snooze",
@@ -81,6 +83,10 @@ class EncodingError(EnqueueError):
 
 class JobNotFound(FencepostError, LookupError):
     """No job has this id: it never existed, or retention has removed it."""
+
+
+class ScheduleNotFound(FencepostError, LookupError):
+    """No schedule has this name."""
 
 
 class InvalidTransition(FencepostError):

@@ -37,11 +37,13 @@ __all__ = [
     "Lease",
     "Micros",
     "NewJob",
+    "Occurrence",
     "OnConflict",
     "Options",
     "Priority",
     "Reason",
     "State",
+    "Trigger",
 ]
 
 Micros: TypeAlias = int
@@ -118,6 +120,17 @@ class Hold(StrEnum):
     """Until it first starts, for good: retries of it run without the identity."""
 
 
+class Trigger(StrEnum):
+    """What made an occurrence."""
+
+    SCHEDULE = "schedule"
+    """Its schedule's cursor came to its instant."""
+    MANUAL = "manual"
+    """Somebody asked for it now."""
+    BACKFILL = "backfill"
+    """Somebody asked for the instants of a past range."""
+
+
 class OnConflict(StrEnum):
     """What an enqueue does when a live job holds its identity."""
 
@@ -177,6 +190,21 @@ class Options:
     tenant: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """What makes a job the occurrence of a schedule.
+
+    Attributes:
+        schedule: its name.
+        scheduled_for: the instant; (schedule, scheduled_for) is unique.
+        trigger: what made it.
+    """
+
+    schedule: str
+    scheduled_for: Micros
+    trigger: Trigger
+
+
 @dataclass(slots=True)
 class NewJob:
     """A job that was built and not yet stored: what `build(...)` returns and `enqueue_many` takes."""
@@ -186,6 +214,7 @@ class NewJob:
     arguments: str
     """JSON text."""
     options: Options
+    occurrence: Occurrence | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +266,7 @@ class Claim:
     tenant: str | None
     schedule: str | None
     scheduled_for: Micros | None
+    trigger: str | None
     reason: str | None
     """Why it was waiting again: `lease_expired` marks an attempt whose predecessor died with its worker."""
     history: str | None
@@ -294,6 +324,7 @@ class Job:
     tenant: str | None
     schedule: str | None
     scheduled_for: datetime | None
+    trigger: Trigger | str | None
     lease_owner: str | None
     lease_until: datetime | None
     cancel_requested: bool

@@ -5,12 +5,50 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeAlias
 
-__all__ = ["DEFAULT_GRACE_SECONDS", "DEFAULT_MAX_CATCH_UP", "Misfire", "Schedule", "Trigger"]
+from fencepost.job import Micros, Options
 
-DEFAULT_GRACE_SECONDS = 60.0
+__all__ = [
+    "DEFAULT_GRACE_SECONDS",
+    "DEFAULT_MAX_CATCH_UP",
+    "Cron",
+    "Every",
+    "Misfire",
+    "NewSchedule",
+    "Once",
+    "Schedule",
+    "Timing",
+]
+
+DEFAULT_GRACE_SECONDS = 60
 DEFAULT_MAX_CATCH_UP = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """A cron expression (5 fields, 6 with leading seconds, or a nickname) in an IANA time zone."""
+
+    expression: str
+    timezone: str = "UTC"
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """A fixed interval in microseconds; its instants are `anchor + n * period`, so restarts do not shift them."""
+
+    period: Micros
+    anchor: Micros = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """A single instant, in microseconds since the Unix epoch."""
+
+    at: Micros
+
+
+Timing: TypeAlias = Cron | Every | Once
 
 
 class Misfire(StrEnum):
@@ -24,12 +62,37 @@ class Misfire(StrEnum):
     """The newest `max_catch_up` run, in order."""
 
 
-class Trigger(StrEnum):
-    """What made an occurrence."""
+@dataclass(frozen=True, slots=True)
+class NewSchedule:
+    """A schedule's definition, checked and in the store's units.
 
-    SCHEDULE = "schedule"
-    MANUAL = "manual"
-    BACKFILL = "backfill"
+    Attributes:
+        name: unique.
+        kind: whose jobs it makes.
+        arguments: theirs, as JSON text.
+        options: theirs.
+        timing: when it fires.
+        misfire, max_catch_up, grace: what becomes of instants that passed; `grace` in microseconds.
+        jitter: the most by which an occurrence's start is put off, in microseconds.
+        until: the last instant at which it may fire.
+        max_runs: how many occurrences it makes at most.
+        version: of two definitions the higher one wins, whenever they are declared.
+        declared_in: the module that declares it; None: made at run time.
+    """
+
+    name: str
+    kind: str
+    arguments: str
+    options: Options
+    timing: Timing
+    misfire: Misfire = Misfire.LATEST
+    max_catch_up: int = DEFAULT_MAX_CATCH_UP
+    grace: Micros = DEFAULT_GRACE_SECONDS * 1_000_000
+    jitter: Micros = 0
+    until: Micros | None = None
+    max_runs: int | None = None
+    version: int = 0
+    declared_in: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +124,8 @@ class Schedule:
     paused_at: datetime | None
     paused_reason: str | None
     """`operator`, or `undeclared` for one that vanished from the code."""
-    declared: bool
-    """Whether it is kept in step with the code."""
+    declared_in: str | None
+    """The module that declares it, with whose code it is kept in step; None: made at run time."""
     error: str | None
     """Why it cannot be planned by this version, if it cannot."""
     created_at: datetime

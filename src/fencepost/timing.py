@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, datetime, timedelta
 
 from fencepost.errors import ConfigurationError
 from fencepost.job import Micros
 
-__all__ = ["instant_micros", "micros", "seconds"]
+__all__ = ["instant_micros", "micros", "parse_duration", "seconds"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _LONGEST_SECONDS = 100 * 366 * 86_400
 
 
@@ -35,6 +38,18 @@ def seconds(duration: float | timedelta, name: str) -> float:
 def micros(duration: float | timedelta, name: str) -> Micros:
     """A duration of seconds or timedelta, in microseconds; the same errors as `seconds`."""
     return round(seconds(duration, name) * 1_000_000)
+
+
+def parse_duration(text: str, name: str) -> float:
+    """Seconds from a text such as `90s`, `15m`, `12h`, `7d` or `1.5` (seconds).
+
+    Raises:
+        ConfigurationError: it is none. `name` is in the text.
+    """
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is None:
+        raise ConfigurationError(f"{name} is a duration such as 90s, 15m, 12h or 7d; not {text!r}")
+    return seconds(float(match[1]) * _UNITS[match[2] or "s"], name)
 
 
 def instant_micros(instant: datetime, name: str) -> Micros:

@@ -1,4 +1,4 @@
-"""The passes and their order: promote what is due, take back what was left behind."""
+"""The passes and their order: make the occurrences that are due, promote, take back what was left behind."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from fencepost.store import Store
 __all__ = ["RECLAIM_SECONDS", "housekeep", "seconds_until_next"]
 
 _BATCH = 500
+_SCHEDULES = 100
 _LONGEST_SECONDS = 0.5  # another process may enqueue something that is due before what we know of
 
 RECLAIM_SECONDS = 1.0
@@ -25,6 +26,11 @@ def housekeep(store: Store, *, reclaims: bool) -> int:
     """
     moved = 0
     while True:
+        planned = store.materialise_due(batch=_SCHEDULES)
+        moved += planned
+        if planned < _SCHEDULES:
+            break
+    while True:
         promoted = store.promote_due(batch=_BATCH)
         moved += promoted
         if promoted < _BATCH:
@@ -38,8 +44,8 @@ def housekeep(store: Store, *, reclaims: bool) -> int:
 
 
 def seconds_until_next(store: Store) -> float:
-    """How long the planner may sleep: until the next job is due, and never long."""
-    wake_at = store.next_wake()
-    if wake_at is None:
+    """How long the planner may sleep: until the next job or schedule is due, and never long."""
+    instants = [at for at in (store.next_wake(), store.next_fire_at()) if at is not None]
+    if not instants:
         return _LONGEST_SECONDS
-    return min(_LONGEST_SECONDS, max(0.0, (wake_at - store.now()) / 1_000_000))
+    return min(_LONGEST_SECONDS, max(0.0, (min(instants) - store.now()) / 1_000_000))

@@ -1,8 +1,8 @@
 """When a schedule fires: cron expressions by Debian cron's rules, intervals, single instants.
 
-Daylight saving follows Debian's cron(8), as cronsim implements it: a wall time in the hour that is left out fires once,
-right after it; a wall time in the hour that is repeated fires once, at the first; an expression whose hour or minute
-field starts with a star follows real time through both. Six-field expressions (leading seconds) always follow real time.
+Daylight saving follows Debian's cron(8), as cronsim implements it: a wall time in the hour that is left out fires
+once, right after it; a wall time in the hour that is repeated fires once, at the first; an expression whose hour or
+minute field starts with a star follows real time through both. Six fields (leading seconds) always follow real time.
 If the day of month or the day of week starts with a star, both must match; otherwise either one does.
 """
 
@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as time_of_day
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import islice
-from typing import TypeAlias
 from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim, CronSimError
 
 from fencepost.errors import ConfigurationError
 from fencepost.job import Micros
+from fencepost.schedule import Cron, Every, Once, Timing
 
-__all__ = ["Cron", "Every", "Once", "Timing", "count_between", "fires_after", "jitter_of", "last_between", "next_fire"]
+__all__ = ["checked", "count_between", "fires_after", "jitter_of", "last_between", "next_fire"]
 
 _NICKNAMES = {
     "@yearly": "0 0 1 1 *",
@@ -35,77 +34,46 @@ _NICKNAMES = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-_NEVER = "{!r} never fires: no date of its months has that day. Example of one that does: '0 0 28 2 *'"
 _SECOND: Micros = 1_000_000
 _DAY: Micros = 86_400 * _SECOND
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIXED_ZONE = re.compile(r"^(EST|MST|HST|[A-Z]{3}\d|Etc/GMT.+)", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Cron:
-    """A cron expression in a time zone.
-
-    Args:
-        expression: 5 fields, 6 with leading seconds, or a nickname (@hourly, @daily, ...).
-        timezone: an IANA name; default UTC.
+def checked(timing: Timing) -> Timing:
+    """The timing, if it can be.
 
     Raises:
-        ConfigurationError: an expression or a zone that cannot be, or an expression that never fires.
+        ConfigurationError: an expression, a zone or a period that cannot be, or an expression that never fires; with
+            what is wrong and an example.
     """
+    match timing:
+        case Every(period) if period < _SECOND:
+            raise ConfigurationError("every= is at least 1 second: every='90s', every='15m' or a timedelta")
+        case Cron(expression, timezone):
+            _check_cron(expression, _zone(timezone))
+    return timing
 
-    expression: str
-    timezone: str = "UTC"
 
-    def __post_init__(self) -> None:
-        zone = _zone(self.timezone)
-        fields = _NICKNAMES.get(self.expression.strip().lower(), self.expression)
-        try:
-            CronSim(fields, datetime(2000, 1, 1, tzinfo=zone))
-        except (CronSimError, ValueError, RecursionError) as error:
-            if _is_impossible_date(fields):
-                raise ConfigurationError(_NEVER.format(self.expression)) from None
+def _check_cron(expression: str, zone: ZoneInfo) -> None:
+    fields = _fields(expression)
+    try:
+        first = next(islice(CronSim(fields, datetime(2000, 1, 1, tzinfo=zone)), 1), None)
+    except (CronSimError, ValueError, RecursionError) as error:
+        if not _is_impossible_date(fields):
             raise ConfigurationError(
-                f"{self.expression!r} is no cron expression: {_why(fields, error)}. Example: '15 2 * * 1-5' is 02:15 from "
+                f"{expression!r} is no cron expression: {_why(fields, error)}. Example: '15 2 * * 1-5' is 02:15 from "
                 "Monday to Friday"
             ) from None
-        if _first_fire(fields, zone) is None:
-            raise ConfigurationError(_NEVER.format(self.expression))
-
-    @property
-    def fields(self) -> str:
-        """The expression with its nickname resolved."""
-        return _NICKNAMES.get(self.expression.strip().lower(), self.expression)
+        first = None
+    if first is None:
+        raise ConfigurationError(
+            f"{expression!r} never fires: no date of its months has that day. Example of one that does: '0 0 28 2 *'"
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class Every:
-    """A fixed interval, anchored: the instants are `anchor + n * period`, so that restarts do not shift them.
-
-    Args:
-        period: microseconds, at least a second.
-        anchor: an instant of the series; default the Unix epoch.
-
-    Raises:
-        ConfigurationError: a period under a second.
-    """
-
-    period: Micros
-    anchor: Micros = 0
-
-    def __post_init__(self) -> None:
-        if self.period < _SECOND:
-            raise ConfigurationError("every= is at least 1 second: every='90s', every='15m' or a timedelta")
-
-
-@dataclass(frozen=True, slots=True)
-class Once:
-    """A single instant, in microseconds since the Unix epoch."""
-
-    at: Micros
-
-
-Timing: TypeAlias = Cron | Every | Once
+def _fields(expression: str) -> str:
+    return _NICKNAMES.get(expression.strip().lower(), expression)
 
 
 def next_fire(timing: Timing, after: Micros) -> Micros | None:
@@ -174,7 +142,7 @@ def _cron_after(cron: Cron, after: Micros) -> Iterator[Micros]:
     # Floor division, so that an instant before 1970 is rounded down as well.
     start = _EPOCH + timedelta(microseconds=after // _SECOND * _SECOND)
     try:
-        for moment in CronSim(cron.fields, start.astimezone(zone)):
+        for moment in CronSim(_fields(cron.expression), start.astimezone(zone)):
             at = (moment - _EPOCH) // timedelta(microseconds=1)
             # cronsim walks wall times: from inside a repeated hour it may name that hour's first pass again.
             if at > after:
@@ -187,7 +155,7 @@ def _cron_after(cron: Cron, after: Micros) -> Iterator[Micros]:
 def _count_cron(cron: Cron, first: Micros, last: Micros) -> int:
     """Whole days without a change of the zone's offset are counted by their fields, the others instant by instant."""
     zone = _zone(cron.timezone)
-    sim = CronSim(cron.fields, datetime(2000, 1, 1, tzinfo=zone))
+    sim = CronSim(_fields(cron.expression), datetime(2000, 1, 1, tzinfo=zone))
     per_day = len(sim.hours) * len(sim.minutes) * len(sim.seconds)
     total = 0
     at = first
@@ -234,11 +202,6 @@ def _is_even(day: date, zone: ZoneInfo) -> bool:
     offsets = {datetime.combine(day, time_of_day(hour), tzinfo=zone).utcoffset() for hour in range(24)}
     offsets.add(datetime.combine(day + timedelta(days=1), time_of_day(), tzinfo=zone).utcoffset())
     return len(offsets) == 1
-
-
-@lru_cache(maxsize=1024)
-def _first_fire(fields: str, zone: ZoneInfo) -> datetime | None:
-    return next(islice(CronSim(fields, datetime(2000, 1, 1, tzinfo=zone)), 1), None)
 
 
 @lru_cache(maxsize=256)

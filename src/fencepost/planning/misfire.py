@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from fencepost.job import Micros
-from fencepost.planning.cron import Timing, count_between, fires_after, last_between, next_fire
-from fencepost.schedule import Misfire
+from fencepost.planning.cron import count_between, fires_after, last_between, next_fire
+from fencepost.schedule import Misfire, Timing
 
 __all__ = ["MOST_AT_ONCE", "Missed", "Plan", "plan_pass"]
 

@@ -17,7 +17,8 @@ from fencepost.codec import ResultCodec
 from fencepost.errors import ConfigurationError
 from fencepost.job import DEFAULT_LEASE_SECONDS, Claim, EnqueueResult, Job, Lease, Micros, NewJob, Reason
 from fencepost.planning.outcome import Outcome, Verb
-from fencepost.store import control, leases, listing, retention, schema, workers
+from fencepost.schedule import NewSchedule, Schedule
+from fencepost.store import control, leases, listing, retention, schedules, schema, workers
 from fencepost.store.claim import claim, ready_lines
 from fencepost.store.database import Clock, Database
 from fencepost.store.enqueue import insert_jobs
@@ -37,6 +38,7 @@ _OWNER_CHARS = 200
 _RESULT = ResultCodec(Any, "complete")
 _PRUNE_BATCH = 1000
 _PASS_BATCH = 500
+_SCHEDULE_BATCH = 100
 
 
 class Store:
@@ -284,6 +286,71 @@ class Store:
         wanted = None if queues is None else frozenset(queues)
         return bool(self._read(lambda conn: ready_lines(self.database, conn, frozenset(kinds), wanted)))
 
+    # Schedules
+
+    def save_schedule(self, new: NewSchedule) -> schedules.Saved:
+        """Create a schedule or bring it in step; see `fencepost.store.schedules.save_schedule`."""
+        return self._write(lambda conn: schedules.save_schedule(self.database, conn, new))
+
+    def pause_undeclared(self, modules: Collection[str], declared: Collection[str]) -> list[str]:
+        """Pause what these modules declare no more; see `fencepost.store.schedules.pause_undeclared`."""
+        return self._write(lambda conn: schedules.pause_undeclared(self.database, conn, modules, declared))
+
+    def recheck_schedules(self) -> list[str]:
+        """Plan again what this version can decode. Returns the names of those that it cannot."""
+        return self._write(schedules.recheck_undecodable)
+
+    def pause_schedule(self, name: str) -> bool:
+        """Stop planning a schedule; its history stays. Returns whether it was being planned.
+
+        Raises:
+            ScheduleNotFound: no such schedule.
+        """
+        return self._write(lambda conn: schedules.pause_by_operator(self.database, conn, name))
+
+    def resume_schedule(self, name: str) -> bool:
+        """Plan a paused schedule again, from now on. Returns whether it was paused."""
+        return self._write(lambda conn: schedules.resume_schedule(self.database, conn, name))
+
+    def delete_schedule(self, name: str) -> None:
+        """Remove a schedule and its cursor; its occurrences stay."""
+        self._write(lambda conn: schedules.delete_schedule(conn, name))
+
+    def get_schedule(self, name: str) -> Schedule | None:
+        """One schedule, or None."""
+        return self._read(lambda conn: schedules.get_schedule(conn, name))
+
+    def list_schedules(self) -> list[Schedule]:
+        """All schedules, by name."""
+        return self._read(schedules.list_schedules)
+
+    def trigger_schedule(self, name: str, arguments: str | None = None) -> EnqueueResult:
+        """Make an occurrence for this moment; see `fencepost.store.schedules.trigger_schedule`."""
+        return self._write(lambda conn: schedules.trigger_schedule(self.database, conn, name, arguments))
+
+    def backfill_schedule(self, name: str, first: Micros, last: Micros) -> list[str]:
+        """Make the occurrences of a past range; see `fencepost.store.schedules.backfill`."""
+        return self._write(lambda conn: schedules.backfill(self.database, conn, name, first, last))
+
+    def materialise_due(self, *, batch: int = _SCHEDULE_BATCH) -> int:
+        """Plan the schedules whose cursor has come, one transaction a schedule.
+
+        Returns:
+            How many were due; more may be when it equals `batch`.
+        """
+        due = self._read(lambda conn: schedules.due_schedules(conn, self.database.now(conn), batch=batch))
+        for row in due:
+            self._write(lambda conn, row=row: schedules.materialise(self.database, conn, row))  # type: ignore[misc]
+        return len(due)
+
+    def next_fire_at(self) -> Micros | None:
+        """The earliest instant at which a schedule is to be planned, or None."""
+        return self._read(schedules.next_fire_at)
+
+    def previous_success(self, name: str, before: Micros) -> Micros | None:
+        """The newest instant before `before` whose occurrence succeeded, or None."""
+        return self._read(lambda conn: schedules.previous_success(conn, name, before))
+
     # People
 
     def get(self, job_id: str) -> Job | None:
@@ -297,6 +364,10 @@ class Store:
     def list_jobs(self, **filters: Any) -> list[Job]:
         """A page of jobs, newest first; see `fencepost.store.listing.list_jobs`."""
         return self._read(lambda conn: listing.list_jobs(conn, **filters))
+
+    def list_occurrences(self, **filters: Any) -> list[Job]:
+        """A page of occurrences, newest first; see `fencepost.store.listing.list_occurrences`."""
+        return self._read(lambda conn: listing.list_occurrences(conn, **filters))
 
     def find_live(self, kind: str, key: str) -> Job | None:
         """The live job that holds the identity `(kind, key)`, or None."""

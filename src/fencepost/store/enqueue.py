@@ -99,8 +99,8 @@ def _round(
     later: list[tuple[int, NewJob]] = []
     for place, job in pending:
         template = templates.get(id(job.options))
-        if template is None or job.kind != template.values[0]:
-            template = templates[id(job.options)] = _template(job.kind, job.options, now)
+        if template is None or job.kind != template.values[0] or job.occurrence is not None:
+            template = templates[id(job.options)] = _template(job, now)
         if template.live_key is not None:
             if template.live_key in contested:  # the same identity twice in one call: one after the other
                 later.append((place, job))
@@ -158,7 +158,8 @@ def _row(job: NewJob, template: _Template, place: int) -> tuple[Any, ...]:
     return (job.id, job.arguments, *template.values, template.rank + place)
 
 
-def _template(kind: str, options: Options, now: Micros) -> _Template:
+def _template(job: NewJob, now: Micros) -> _Template:
+    kind, options = job.kind, job.options
     due_at = now
     if options.run_at is not None:
         due_at = max(now, options.run_at)
@@ -180,6 +181,12 @@ def _template(kind: str, options: Options, now: Micros) -> _Template:
         "tags": json.dumps(options.tags, ensure_ascii=False) if options.tags else None,
         "options": _encode_rare(options),
     }
+    if job.occurrence is not None:
+        optional |= {
+            "schedule": job.occurrence.schedule,
+            "scheduled_for": job.occurrence.scheduled_for,
+            "trigger": job.occurrence.trigger.value,
+        }
     present = {name: value for name, value in optional.items() if value is not None}
     shared = {
         "kind": kind,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, and_, func, select
+from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.engine import Connection
 
 from fencepost.job import LIVE_STATES, Job, Micros, State
@@ -14,7 +14,17 @@ from fencepost.store.control import paused_queues
 from fencepost.store.rows import LISTING_COLUMNS, instant, job_from_row
 from fencepost.store.tables import jobs, live_key_of
 
-__all__ = ["QueueCounts", "count_live", "find_live", "get_job", "list_jobs", "queue_counts", "result_text", "states_of"]
+__all__ = [
+    "QueueCounts",
+    "count_live",
+    "find_live",
+    "get_job",
+    "list_jobs",
+    "list_occurrences",
+    "queue_counts",
+    "result_text",
+    "states_of",
+]
 
 # Live jobs by the indexes that hold live jobs alone, whatever the number of final ones.
 _LIVE_PARTS: tuple[ColumnElement[bool], ...] = (
@@ -92,6 +102,46 @@ def list_jobs(
     if before is not None:
         query = query.where(jobs.c.id < before)
     rows = conn.execute(query.order_by(jobs.c.id.desc()).limit(limit))
+    return [job_from_row(row) for row in rows]
+
+
+def list_occurrences(
+    conn: Connection,
+    *,
+    schedule: str | None = None,
+    states: Collection[str] = (),
+    trigger: str | None = None,
+    since: Micros | None = None,
+    until: Micros | None = None,
+    before: tuple[Micros, str] | None = None,
+    limit: int = 50,
+) -> list[Job]:
+    """A page of occurrences, newest instant first, without arguments, results and history.
+
+    Args:
+        conn: any connection.
+        schedule, trigger: equal to this; None: any.
+        states: any of these; empty: all.
+        since, until: the window of `scheduled_for`, both included.
+        before: (`scheduled_for`, id) of the last one of the page before this one.
+        limit: how many at most.
+    """
+    query = select(*(jobs.c[name] for name in LISTING_COLUMNS)).where(jobs.c.schedule.is_not(None))
+    if schedule is not None:
+        query = query.where(jobs.c.schedule == schedule)
+    if states:
+        query = query.where(jobs.c.state.in_(sorted(states)))
+    if trigger is not None:
+        query = query.where(jobs.c.trigger == trigger)
+    if since is not None:
+        query = query.where(jobs.c.scheduled_for >= since)
+    if until is not None:
+        query = query.where(jobs.c.scheduled_for <= until)
+    if before is not None:
+        instant_, job_id = before
+        earlier = jobs.c.scheduled_for < instant_
+        query = query.where(or_(earlier, and_(jobs.c.scheduled_for == instant_, jobs.c.id < job_id)))
+    rows = conn.execute(query.order_by(jobs.c.scheduled_for.desc(), jobs.c.id.desc()).limit(limit))
     return [job_from_row(row) for row in rows]
 
 

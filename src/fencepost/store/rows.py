@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import Row
@@ -20,6 +21,7 @@ from fencepost.job import (
     Priority,
     Reason,
     State,
+    Trigger,
 )
 from fencepost.store.tables import jobs
 
@@ -28,7 +30,7 @@ __all__ = ["CLAIM_COLUMNS", "LISTING_COLUMNS", "claim_from_row", "instant", "job
 CLAIM_COLUMNS = (
     *("id", "kind", "queue", "arguments", "attempts", "max_attempts", "lease_token", "priority"),
     *("created_at", "run_at", "deadline", "hold", "options", "tags", "tenant", "schedule", "scheduled_for"),
-    *("reason", "history"),
+    *("trigger", "reason", "history"),
 )
 LISTING_COLUMNS = tuple(column.name for column in jobs.c if column.name not in ("arguments", "result", "history"))
 """What a listing reads: all but what may be large."""
@@ -52,7 +54,7 @@ def claim_from_row(row: Any, owner: str, claimed_at: Micros) -> Claim:
     # fmt: off
     (
         job_id, kind, queue, arguments, attempts, max_attempts, token, priority,
-        created_at, run_at, deadline, hold, options, tags, tenant, schedule, scheduled_for,
+        created_at, run_at, deadline, hold, options, tags, tenant, schedule, scheduled_for, trigger,
         reason, history,
     ) = row
     # fmt: on
@@ -87,6 +89,7 @@ def claim_from_row(row: Any, owner: str, claimed_at: Micros) -> Claim:
         tenant,
         schedule,
         scheduled_for,
+        trigger,
         reason,
         history,
         claimed_at,
@@ -124,6 +127,7 @@ def job_from_row(row: Row[Any]) -> Job:
         tenant=values["tenant"],
         schedule=values["schedule"],
         scheduled_for=instant(values["scheduled_for"]),
+        trigger=None if values["trigger"] is None else _word(Trigger, values["trigger"]),
         lease_owner=values["lease_owner"],
         lease_until=instant(values["lease_until"]),
         cancel_requested=values["cancel_requested_at"] is not None,
@@ -131,7 +135,7 @@ def job_from_row(row: Row[Any]) -> Job:
     )
 
 
-def _word(words: type[State] | type[Reason] | type[Priority], text: str) -> Any:
+def _word(words: type[StrEnum], text: str) -> Any:
     try:
         return words(text)
     except ValueError:  # written by a newer version

@@ -240,6 +240,7 @@ def undecodable(row: Sequence[Any], owner: str, now: Micros, error: Exception) -
         None,
         None,
         None,
+        None,
         now,
     )
     text = f"The row cannot be decoded by this version of fencepost: {type(error).__name__}: {error}"

@@ -52,6 +52,7 @@ __all__ = [
     "live_key_of",
     "metadata",
     "queues",
+    "schedules",
     "word",
     "words",
     "workers",
@@ -113,6 +114,7 @@ jobs = Table(
     Column("tenant", String(200)),
     Column("schedule", String(200)),
     Column("scheduled_for", BigInteger),
+    Column("trigger", String(16)),
     Column("progress", SmallInteger),
     Column("progress_note", String(500)),
     Column("tags", _text()),
@@ -152,6 +154,41 @@ queues = Table(
     Column("name", String(QUEUE_CHARS), primary_key=True),
     Column("paused_at", BigInteger),
     **_MYSQL,
+)
+
+schedules = Table(
+    "fencepost_schedules",
+    metadata,
+    Column("name", String(200), primary_key=True),
+    Column("kind", String(KIND_CHARS), nullable=False),
+    Column("queue", String(QUEUE_CHARS), nullable=False),
+    Column("timing", _text(), nullable=False),
+    Column("arguments", _text(), nullable=False),
+    Column("options", _text()),
+    Column("misfire", String(16), nullable=False),
+    Column("max_catch_up", Integer, nullable=False),
+    Column("grace", BigInteger, nullable=False),
+    Column("jitter", BigInteger, nullable=False),
+    Column("until", BigInteger),
+    Column("max_runs", Integer),
+    Column("runs", Integer, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("config_hash", _digest(), nullable=False),
+    Column("superseded", _text()),
+    Column("declared_in", String(KIND_CHARS)),
+    Column("next_fire_at", BigInteger),
+    Column("paused_at", BigInteger),
+    Column("paused_reason", String(16)),
+    Column("error", _text()),
+    Column("created_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    **_MYSQL,
+)
+Index(
+    "fencepost_schedules_next",
+    schedules.c.next_fire_at,
+    sqlite_where=schedules.c.next_fire_at.is_not(None),
+    postgresql_where=schedules.c.next_fire_at.is_not(None),
 )
 
 workers = Table(

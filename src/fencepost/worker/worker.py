@@ -81,6 +81,7 @@ class Worker:
         grace: seconds (or timedelta) that a stop waits for running handlers before it hands them back; default 30.
         poll: seconds (or timedelta) between an idle worker's questions; default 0.2.
         burst: whether to end when nothing is left that could run now.
+        prepare: called once at the start, when the schema has been checked: what the app brings in step.
 
     Raises:
         ConfigurationError: an option out of range, or no handlers.
@@ -98,6 +99,7 @@ class Worker:
         grace: float | timedelta = DEFAULT_GRACE_SECONDS,
         poll: float | timedelta = DEFAULT_POLL_SECONDS,
         burst: bool = False,
+        prepare: Callable[[], object] | None = None,
     ) -> None:
         if isinstance(queues, str):
             raise ConfigurationError(f"queues is a list of names: queues=[{queues!r}]")
@@ -122,6 +124,7 @@ class Worker:
         self._grace_seconds = seconds(grace, "grace")
         self._poll_seconds = max(0.01, seconds(poll, "poll"))
         self._burst = burst
+        self._prepare = prepare
         self._check_handlers()
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         """The worker's name: host, process, and a draw, so that no restart and no fork repeats it."""
@@ -181,6 +184,8 @@ class Worker:
             StoreUnavailable: the database cannot be reached at the start. (Once running, it is waited for.)
         """
         self._app_store.ensure_schema()
+        if self._prepare is not None:
+            self._prepare()
         started_at = self._store.now()
         with _Signals(self.stop), _LoopThread() as loop:
             processes = ProcessExecutor(self._processes)

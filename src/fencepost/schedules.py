@@ -1,0 +1,347 @@
+"""`@app.schedule(...)` and `app.schedules`: what people say of schedules, checked, and what they do to them."""
+
+from __future__ import annotations
+
+import builtins
+import logging
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from zoneinfo import ZoneInfo
+
+from fencepost.errors import ConfigurationError, ScheduleNotFound
+from fencepost.handle import JobHandle
+from fencepost.job import Job, State, Trigger
+from fencepost.options import Asked, build_options, check_name
+from fencepost.planning.cron import checked, fires_after, next_fire
+from fencepost.registry import Handler
+from fencepost.schedule import (
+    DEFAULT_GRACE_SECONDS,
+    DEFAULT_MAX_CATCH_UP,
+    Cron,
+    Every,
+    Misfire,
+    NewSchedule,
+    Once,
+    Schedule,
+    Timing,
+)
+from fencepost.store import Store
+from fencepost.store.rows import instant
+from fencepost.store.schedules import Saved
+from fencepost.timing import instant_micros, micros, parse_duration
+
+if TYPE_CHECKING:
+    from fencepost.app import App, JobFunction
+
+__all__ = ["AskedSchedule", "Schedules"]
+
+logger = logging.getLogger("fencepost.schedules")
+
+_NAME_CHARS = 200
+_MOST_CAUGHT_UP = 10_000
+_PER_JOB = frozenset({"key", "hold", "on_conflict", "delay", "run_at", "deadline"})
+
+
+class AskedSchedule(TypedDict, total=False):
+    """The keywords that say when a schedule fires and how it catches up."""
+
+    every: float | timedelta | str | None
+    at: datetime | None
+    anchor: datetime | None
+    timezone: str
+    misfire: Misfire | str
+    max_catch_up: int
+    grace: float | timedelta
+    jitter: float | timedelta
+    until: datetime | None
+    max_runs: int | None
+    version: int
+    arguments: dict[str, Any] | None
+    options: Asked
+
+
+def build_timing(
+    cron: str | None,
+    every: float | timedelta | str | None,
+    at: datetime | None,
+    anchor: datetime | None,
+    timezone: str,
+) -> Timing:
+    """When to fire, from exactly one way of saying it.
+
+    Raises:
+        ConfigurationError: none or several were given, or one that cannot be.
+    """
+    if sum(way is not None for way in (cron, every, at)) != 1:
+        raise ConfigurationError("A schedule fires by one of cron='15 2 * * *', every='90s' or at=an aware datetime")
+    if cron is not None:
+        return checked(Cron(cron, timezone))
+    if at is not None:
+        return Once(instant_micros(at, "at"))
+    assert every is not None
+    period = parse_duration(every, "every") if isinstance(every, str) else every
+    return checked(Every(micros(period, "every"), 0 if anchor is None else instant_micros(anchor, "anchor")))
+
+
+def build_schedule(
+    name: str, handler: Handler, cron: str | None, declared_in: str | None, **asked: Unpack[AskedSchedule]
+) -> NewSchedule:
+    """A definition in the store's units.
+
+    Raises:
+        ConfigurationError: what cannot be, with what would be right.
+        ArgumentsError: arguments that do not fit the handler.
+    """
+    options = asked.get("options", {})
+    wrong = sorted(_PER_JOB & options.keys())
+    if wrong:
+        raise ConfigurationError(
+            f"{', '.join(wrong)} belongs to one job; the schedule itself says when its jobs are due"
+        )
+    max_catch_up = asked.get("max_catch_up", DEFAULT_MAX_CATCH_UP)
+    if not 1 <= max_catch_up <= _MOST_CAUGHT_UP:
+        raise ConfigurationError(f"max_catch_up is from 1 to {_MOST_CAUGHT_UP:,}, not {max_catch_up!r}")
+    max_runs = asked.get("max_runs")
+    if max_runs is not None and max_runs < 1:
+        raise ConfigurationError(f"max_runs is at least 1, not {max_runs!r}")
+    try:
+        misfire = Misfire(asked.get("misfire", Misfire.LATEST))
+    except ValueError:
+        raise ConfigurationError(f"misfire is one of {', '.join(Misfire)}; not {asked.get('misfire')!r}") from None
+    until = asked.get("until")
+    return NewSchedule(
+        name=check_name(name, "a schedule's name", _NAME_CHARS),
+        kind=handler.kind,
+        arguments=handler.arguments.encode((), dict(asked.get("arguments") or {})),
+        options=build_options(handler.options, **options),
+        timing=build_timing(
+            cron, asked.get("every"), asked.get("at"), asked.get("anchor"), asked.get("timezone", "UTC")
+        ),
+        misfire=misfire,
+        max_catch_up=max_catch_up,
+        grace=micros(asked.get("grace", DEFAULT_GRACE_SECONDS), "grace"),
+        jitter=micros(asked.get("jitter", 0), "jitter"),
+        until=None if until is None else instant_micros(until, "until"),
+        max_runs=max_runs,
+        version=asked.get("version", 0),
+        declared_in=declared_in,
+    )
+
+
+class Schedules:
+    """`app.schedules`: make schedules at run time, look at them, and act on them."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._declared: dict[str, tuple[Handler, str | None, AskedSchedule]] = {}
+
+    @property
+    def _store(self) -> Store:
+        return self._app.store
+
+    def declare(self, name: str, handler: Handler, cron: str | None, asked: AskedSchedule) -> None:
+        """Remember what the code declares; a worker's start brings the database in step.
+
+        Raises:
+            ConfigurationError: a timing that cannot be, or a name that is declared twice.
+        """
+        if name in self._declared:
+            raise ConfigurationError(
+                f"Two schedules are named {name!r}. A job with several schedules needs a name for each: name='...'"
+            )
+        build_timing(cron, asked.get("every"), asked.get("at"), asked.get("anchor"), asked.get("timezone", "UTC"))
+        self._declared[name] = (handler, cron, asked)
+
+    def sync(self) -> dict[str, Saved]:
+        """Bring the database in step with the declared schedules: changed ones start from now, vanished ones pause.
+
+        A worker does this when it starts. Returns what became of each declared schedule.
+        """
+        saved: dict[str, Saved] = {}
+        for name, (handler, cron, asked) in self._declared.items():
+            new = build_schedule(name, handler, cron, handler.function.__module__, **asked)
+            saved[name] = self._store.save_schedule(new)
+            if saved[name] is Saved.OUTRANKED:
+                logger.warning(
+                    "The schedule %r stands in a newer definition than this program's, which stays. To make this one "
+                    "win at once, give it a higher version=.",
+                    name,
+                )
+        modules = {handler.function.__module__ for handler in self._app._registry.handlers()}
+        for name in self._store.pause_undeclared(modules, saved.keys()):
+            logger.warning("The schedule %r is not declared any more and was paused.", name)
+        for name in self._store.recheck_schedules():
+            logger.error("The schedule %r cannot be decoded by this version of fencepost and is not planned.", name)
+        return saved
+
+    def upsert(
+        self, name: str, job: JobFunction[..., Any] | str, cron: str | None = None, **asked: Unpack[AskedSchedule]
+    ) -> Schedule:
+        """Create a schedule at run time, or change it; a changed one starts from now, unpaused.
+
+        Args:
+            name: unique.
+            job: a job function, or the kind of one that this app has registered.
+            cron, every, at: when, one of them; see `App.schedule` for these and the rest.
+
+        Raises:
+            ConfigurationError: what cannot be, with what would be right; nothing was stored.
+            ArgumentsError: arguments that do not fit the handler; nothing was stored.
+        """
+        handler = self._app._handler(job)
+        new = build_schedule(name, handler, cron, None, **asked)
+        if next_fire(new.timing, self._store.now()) is None:
+            raise ConfigurationError(f"The schedule {name!r} would never fire: its only instant has passed")
+        self._store.save_schedule(new)
+        self._app._wake_workers()
+        return self.get(name)
+
+    def get(self, name: str) -> Schedule:
+        """One schedule.
+
+        Raises:
+            ScheduleNotFound: no such schedule.
+        """
+        found = self._store.get_schedule(name)
+        if found is None:
+            raise ScheduleNotFound(f"No schedule {name!r}. `fencepost schedules list` shows those that there are.")
+        return found
+
+    def list(self) -> list[Schedule]:
+        """All schedules, by name."""
+        return self._store.list_schedules()
+
+    def preview(
+        self,
+        name: str | None = None,
+        *,
+        cron: str | None = None,
+        every: float | timedelta | str | None = None,
+        at: datetime | None = None,
+        anchor: datetime | None = None,
+        timezone: str = "UTC",
+        after: datetime | None = None,
+        count: int = 10,
+    ) -> builtins.list[datetime]:
+        """The next instants, as aware datetimes in the schedule's zone, without saving anything.
+
+        Args:
+            name: of a stored schedule; or else one of:
+            cron, every, at: when it would fire.
+            anchor: of `every`.
+            timezone: an IANA name.
+            after: an aware datetime to start from, not included; default: now.
+            count: how many at most, up to 1,000.
+
+        Raises:
+            ConfigurationError: what cannot be, with what would be right.
+            ScheduleNotFound: no schedule of that name.
+        """
+        if not 1 <= count <= 1000:
+            raise ConfigurationError(f"count is from 1 to 1000, not {count}")
+        if name is not None:
+            stored = self.get(name)
+            cron, every, at, timezone = stored.cron, stored.every, stored.at, stored.timezone
+        timing = build_timing(cron, every, at, anchor, timezone)
+        start = self._store.now() if after is None else instant_micros(after, "after")
+        zone = ZoneInfo(timezone)
+        instants = (instant(moment) for moment in islice(fires_after(timing, start), count))
+        return [moment.astimezone(zone) for moment in instants if moment is not None]
+
+    def pause(self, name: str) -> bool:
+        """Stop a schedule from firing; its history stays. Returns whether it was active."""
+        return self._store.pause_schedule(name)
+
+    def resume(self, name: str) -> bool:
+        """Let a paused schedule fire again, from now on. Returns whether it was paused."""
+        resumed = self._store.resume_schedule(name)
+        self._app._wake_workers()
+        return resumed
+
+    def trigger(self, name: str, arguments: dict[str, Any] | None = None) -> JobHandle[Any]:
+        """Make an occurrence for this very moment, by the same path as any other (`trigger=manual`).
+
+        Args:
+            name: the schedule, paused or not.
+            arguments: instead of the schedule's own.
+
+        Raises:
+            ScheduleNotFound: no such schedule.
+            ArgumentsError: arguments that do not fit the handler.
+        """
+        text: str | None = None
+        if arguments is not None:
+            text = self._app._handler(self.get(name).kind).arguments.encode((), dict(arguments))
+        result = self._store.trigger_schedule(name, text)
+        self._app._wake_workers()
+        return JobHandle(self._store, None, result.id)
+
+    def backfill(self, name: str, first: datetime, last: datetime) -> builtins.list[JobHandle[Any]]:
+        """Make the occurrences of a past range that are not there yet (`trigger=backfill`), in order.
+
+        Args:
+            name: the schedule.
+            first, last: aware datetimes, both included; at most 1,000 instants between them.
+
+        Raises:
+            ScheduleNotFound: no such schedule.
+            ConfigurationError: a naive datetime, a range that reaches into the future, or too many instants.
+        """
+        ids = self._store.backfill_schedule(name, instant_micros(first, "first"), instant_micros(last, "last"))
+        self._app._wake_workers()
+        return [JobHandle(self._store, None, job_id) for job_id in ids]
+
+    def delete(self, name: str) -> None:
+        """Remove a schedule for good. Its occurrences stay until retention takes them.
+
+        Raises:
+            ScheduleNotFound: no such schedule.
+        """
+        self._store.delete_schedule(name)
+
+    def occurrences(
+        self,
+        name: str | None = None,
+        *,
+        state: State | str | Collection[State | str] | None = None,
+        trigger: Trigger | str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        before: Job | None = None,
+        limit: int = 50,
+    ) -> builtins.list[Job]:
+        """A page of occurrences, newest instant first, without arguments, results and history.
+
+        Args:
+            name: of one schedule; None: of all.
+            state: one or several; None: all.
+            trigger: schedule, manual or backfill; None: any.
+            since, until: aware datetimes, the window of their instants, both included.
+            before: the last one of the page before.
+            limit: how many at most, up to 1,000; default 50.
+
+        Raises:
+            ConfigurationError: an unknown state, a naive datetime, or a limit out of range.
+        """
+        if not 1 <= limit <= 1000:
+            raise ConfigurationError(f"limit is from 1 to 1000, not {limit}")
+        wanted = [] if state is None else [state] if isinstance(state, str) else sorted(state)
+        unknown = [word for word in wanted if word not in list(State)]
+        if unknown:
+            raise ConfigurationError(f"No state {unknown[0]!r}. States: {', '.join(State)}")
+        cursor = None
+        if before is not None:
+            if before.scheduled_for is None:
+                raise ConfigurationError(f"before= is an occurrence; job {before.id} is none")
+            cursor = (instant_micros(before.scheduled_for, "before"), before.id)
+        return self._store.list_occurrences(
+            schedule=name,
+            states=[str(word) for word in wanted],
+            trigger=None if trigger is None else str(trigger),
+            since=None if since is None else instant_micros(since, "since"),
+            until=None if until is None else instant_micros(until, "until"),
+            before=cursor,
+            limit=limit,
+        )

@@ -1,0 +1,558 @@
+"""Schedules: definitions with a durable cursor, and the occurrences that it makes.
+
+`next_fire_at` is the cursor: set only while the schedule is to be planned, so that the planner's question is one
+index range scan. It moves by compare-and-set, in the transaction that inserts the occurrences: whoever planned from an
+old cursor writes nothing at all (S2), and of any number of planners one makes each occurrence (S1).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from enum import StrEnum
+from hashlib import blake2b
+from typing import Any
+
+from sqlalchemy import and_, bindparam, delete, func, null, select, update
+from sqlalchemy.engine import Connection
+
+from fencepost.errors import ConfigurationError, ScheduleNotFound, StoreUnavailable
+from fencepost.ids import new_id
+from fencepost.job import Backoff, EnqueueResult, Micros, NewJob, Occurrence, Options, Priority, Reason, State, Trigger
+from fencepost.planning.cron import checked, fires_after, jitter_of, next_fire
+from fencepost.planning.misfire import Missed, plan_pass
+from fencepost.schedule import Cron, Every, Misfire, NewSchedule, Once, Schedule, Timing
+from fencepost.store.database import Database
+from fencepost.store.enqueue import insert_jobs
+from fencepost.store.rows import instant
+from fencepost.store.tables import jobs, schedules
+
+__all__ = [
+    "PausedBy",
+    "Saved",
+    "backfill",
+    "delete_schedule",
+    "due_schedules",
+    "get_schedule",
+    "list_schedules",
+    "materialise",
+    "next_fire_at",
+    "pause_by_operator",
+    "pause_undeclared",
+    "previous_success",
+    "recheck_undecodable",
+    "resume_schedule",
+    "save_schedule",
+    "trigger_schedule",
+]
+
+MOST_BACKFILLED = 1000
+
+_MOST_ROUNDS = 20
+_SETTLING: Micros = 60 * 60 * 1_000_000
+"""For how long after it was replaced a definition of equal version cannot come back: longer than a rolling deploy."""
+
+
+class PausedBy(StrEnum):
+    """Who paused a schedule."""
+
+    OPERATOR = "operator"
+    UNDECLARED = "undeclared"
+    """It vanished from the code that declared it."""
+
+
+class Saved(StrEnum):
+    """What became of a definition."""
+
+    CREATED = "created"
+    CHANGED = "changed"
+    UNCHANGED = "unchanged"
+    OUTRANKED = "outranked"
+    """A definition of a higher version, or a newer one of the same, stands and stays."""
+
+
+# Served by the `next` index. One that could not be decoded stays where it is and is not planned (L6).
+_DUE = (
+    select(schedules)
+    .where(schedules.c.next_fire_at <= bindparam("now"), schedules.c.error.is_(None))
+    .order_by(schedules.c.next_fire_at)
+    .limit(bindparam("batch"))
+)
+_NEXT = select(func.min(schedules.c.next_fire_at)).where(
+    schedules.c.next_fire_at.is_not(None), schedules.c.error.is_(None)
+)
+_BY_NAME = select(schedules).where(schedules.c.name == bindparam("name"))
+
+# The compare-and-set. One row: the plan was made from what still stands. None: somebody planned it, changed it or
+# paused it since.
+_MOVE_CURSOR = (
+    update(schedules)
+    .where(
+        schedules.c.name == bindparam("_name"),
+        schedules.c.next_fire_at == bindparam("_planned"),
+        schedules.c.config_hash == bindparam("_hash"),
+    )
+    .values(next_fire_at=bindparam("_cursor"), runs=schedules.c.runs + bindparam("_made"))
+)
+
+
+def save_schedule(database: Database, conn: Connection, new: NewSchedule) -> Saved:
+    """Create a schedule, or bring it in step with `new`: a changed one starts from now, unpaused, in one write (S3).
+
+    Of two definitions the higher version wins. Of two of equal version the later one wins once: the one that it
+    replaced cannot come back for an hour, so that old and new processes of a rolling deploy do not take turns.
+    """
+    now = database.now(conn)
+    definition = _definition(new)
+    digest = blake2b(json.dumps(definition, sort_keys=True).encode(), digest_size=16).hexdigest()
+    columns = definition | {"version": new.version, "config_hash": digest, "declared_in": new.declared_in}
+    fresh = {"next_fire_at": next_fire(new.timing, now), "paused_at": None, "paused_reason": None, "error": None}
+    for _ in range(_MOST_ROUNDS):
+        found = conn.execute(_BY_NAME, {"name": new.name}).first()
+        if found is None:
+            values = columns | fresh | {"name": new.name, "runs": 0, "created_at": now, "updated_at": now}
+            conn.execute(database.dialect.ignoring_conflicts(schedules).values(values))
+            stored = conn.execute(_BY_NAME, {"name": new.name}).first()
+            if stored is not None and stored.config_hash == digest:
+                return Saved.CREATED
+            continue  # somebody else created it at this moment, with another definition
+        superseded: dict[str, Micros] = json.loads(found.superseded or "{}")
+        if _is_outranked(found, new, digest, superseded, now):
+            return Saved.OUTRANKED
+        returns = found.paused_reason == PausedBy.UNDECLARED and new.declared_in is not None
+        if found.config_hash == digest and not returns:
+            return _keep(conn, found, new)
+        if found.config_hash != digest:
+            superseded[found.config_hash] = now
+        recent = {hash_: at for hash_, at in superseded.items() if hash_ != digest and now - at < _SETTLING}
+        changed = conn.execute(
+            update(schedules)
+            .where(schedules.c.name == new.name, schedules.c.config_hash == found.config_hash)
+            .where(schedules.c.version == found.version)
+            .values(columns | fresh | {"superseded": json.dumps(recent), "updated_at": now})
+        )
+        if changed.rowcount == 1:
+            return Saved.CHANGED
+    raise StoreUnavailable(f"The schedule {new.name!r} was changed faster than it could be saved. Save it again.")
+
+
+def _is_outranked(found: Any, new: NewSchedule, digest: str, superseded: dict[str, Micros], now: Micros) -> bool:
+    if new.version != found.version:
+        return bool(new.version < found.version)
+    if new.declared_in is None:
+        return False
+    replaced_at = superseded.get(digest)
+    if replaced_at is None and found.paused_reason == PausedBy.UNDECLARED:
+        replaced_at = found.paused_at
+    return replaced_at is not None and now - replaced_at < _SETTLING
+
+
+def _keep(conn: Connection, found: Any, new: NewSchedule) -> Saved:
+    if found.version != new.version or found.declared_in != new.declared_in:
+        conn.execute(
+            update(schedules)
+            .where(schedules.c.name == new.name, schedules.c.config_hash == found.config_hash)
+            .values(version=new.version, declared_in=new.declared_in)
+        )
+    return Saved.UNCHANGED
+
+
+def pause_undeclared(
+    database: Database, conn: Connection, modules: Iterable[str], declared: Iterable[str]
+) -> list[str]:
+    """Pause the schedules that these modules declared once and declare no more. They are never deleted (S13).
+
+    Only what was declared in a module that this program has imported is judged: another program's schedules in the
+    same database are none of its business.
+    """
+    now = database.now(conn)
+    gone = and_(
+        schedules.c.declared_in.in_(sorted(modules)),
+        schedules.c.name.not_in(sorted(declared)),
+        schedules.c.paused_at.is_(None),
+    )
+    names = [row.name for row in conn.execute(select(schedules.c.name).where(gone).order_by(schedules.c.name))]
+    return [name for name in names if pause_schedule(conn, name, now, PausedBy.UNDECLARED)]
+
+
+def pause_schedule(conn: Connection, name: str, now: Micros, by: PausedBy) -> bool:
+    """Stop planning a schedule. Its history stays. Returns whether it was being planned."""
+    paused = conn.execute(
+        update(schedules)
+        .where(schedules.c.name == name, schedules.c.paused_at.is_(None))
+        .values(paused_at=now, paused_reason=by.value, next_fire_at=null())
+    )
+    return paused.rowcount == 1
+
+
+def pause_by_operator(database: Database, conn: Connection, name: str) -> bool:
+    """Pause a schedule because somebody asked. Returns whether it was being planned.
+
+    Raises:
+        ScheduleNotFound: no such schedule.
+    """
+    return pause_schedule(conn, _named(conn, name).name, database.now(conn), PausedBy.OPERATOR)
+
+
+def resume_schedule(database: Database, conn: Connection, name: str) -> bool:
+    """Plan a paused schedule again, from now on: the pause ends and the cursor is set anew in one write (S3).
+
+    Returns:
+        Whether it was paused.
+
+    Raises:
+        ScheduleNotFound: no such schedule.
+        ConfigurationError: it cannot be decoded by this version.
+    """
+    for _ in range(_MOST_ROUNDS):
+        found = _named(conn, name)
+        if found.paused_at is None:
+            return False
+        cursor = next_fire(_decoded(found).timing, database.now(conn))
+        resumed = conn.execute(
+            update(schedules)
+            .where(schedules.c.name == name, schedules.c.config_hash == found.config_hash)
+            .where(schedules.c.paused_at == found.paused_at)
+            .values(paused_at=null(), paused_reason=null(), next_fire_at=cursor)
+        )
+        if resumed.rowcount == 1:
+            return True
+    raise StoreUnavailable(f"The schedule {name!r} was changed faster than it could be resumed. Resume it again.")
+
+
+def delete_schedule(conn: Connection, name: str) -> None:
+    """Remove a schedule and its cursor. Its occurrences stay.
+
+    Raises:
+        ScheduleNotFound: no such schedule.
+    """
+    if conn.execute(delete(schedules).where(schedules.c.name == name)).rowcount == 0:
+        raise _not_found(name)
+
+
+def due_schedules(conn: Connection, now: Micros, *, batch: int) -> list[Any]:
+    """The rows of schedules whose cursor has come, the most overdue first."""
+    return list(conn.execute(_DUE, {"now": now, "batch": batch}))
+
+
+def next_fire_at(conn: Connection) -> Micros | None:
+    """The earliest cursor of all schedules that are planned."""
+    found = conn.execute(_NEXT).scalar()
+    return None if found is None else int(found)
+
+
+def materialise(database: Database, conn: Connection, row: Any) -> int:
+    """Plan one due schedule and write the plan: the cursor first, by compare-and-set, then what it makes.
+
+    Returns:
+        How many occurrences were made; 0 where somebody else was first.
+    """
+    now = database.now(conn)
+    try:
+        schedule = _decoded(row)
+    except ConfigurationError as error:
+        conn.execute(
+            update(schedules)
+            .where(schedules.c.name == row.name, schedules.c.config_hash == row.config_hash)
+            .values(error=str(error))
+        )
+        return 0
+    plan = plan_pass(
+        schedule.timing,
+        row.next_fire_at,
+        now,
+        misfire=schedule.misfire,
+        max_catch_up=schedule.max_catch_up,
+        grace=schedule.grace,
+        until=schedule.until,
+        runs_left=None if schedule.max_runs is None else schedule.max_runs - row.runs,
+    )
+    moved = conn.execute(
+        _MOVE_CURSOR,
+        {
+            "_name": row.name,
+            "_planned": row.next_fire_at,
+            "_hash": row.config_hash,
+            "_cursor": plan.cursor,
+            "_made": len(plan.fires),
+        },
+    )
+    if moved.rowcount != 1:
+        return 0
+    if plan.missed is not None:
+        _record_missed(database, conn, schedule, plan.missed, now)
+    made = [occurrence(schedule, at, Trigger.SCHEDULE) for at in plan.fires]
+    insert_jobs(database.dialect, conn, made, now)
+    return len(made)
+
+
+def occurrence(schedule: NewSchedule, scheduled_for: Micros, trigger: Trigger) -> NewJob:
+    """The job of one instant."""
+    due_at = scheduled_for + jitter_of(schedule.name, scheduled_for, schedule.jitter)
+    return NewJob(
+        new_id(),
+        schedule.kind,
+        schedule.arguments,
+        replace(schedule.options, run_at=due_at, delay=None),
+        Occurrence(schedule.name, scheduled_for, trigger),
+    )
+
+
+def _record_missed(database: Database, conn: Connection, schedule: NewSchedule, missed: Missed, now: Micros) -> None:
+    """One skipped row for all of them, under the last one's instant."""
+    span = (instant(missed.first), instant(missed.last))
+    first, last = (at.isoformat().replace("+00:00", "Z") for at in span if at is not None)
+    values = {
+        "id": new_id(),
+        "kind": schedule.kind,
+        "queue": schedule.options.queue,
+        "state": State.SKIPPED.value,
+        "reason": Reason.MISFIRE.value,
+        "priority": schedule.options.priority.value,
+        "max_attempts": schedule.options.max_attempts,
+        "schedule": schedule.name,
+        "scheduled_for": missed.last,
+        "trigger": Trigger.SCHEDULE.value,
+        "created_at": now,
+        "finished_at": now,
+        "arguments": schedule.arguments,
+        "last_error": f"{missed.count} instants from {first} to {last} passed while nothing could run them.",
+        "result": json.dumps({"missed": missed.count, "first": first, "last": last}),
+    }
+    conn.execute(database.dialect.ignoring_conflicts(jobs).values(values))
+
+
+def trigger_schedule(database: Database, conn: Connection, name: str, arguments: str | None) -> EnqueueResult:
+    """Make an occurrence for this very moment, by the same path as any other, whether or not it is paused.
+
+    Args:
+        database: where.
+        conn: in a transaction that can write.
+        name: the schedule.
+        arguments: as JSON text; None: the schedule's.
+
+    Raises:
+        ScheduleNotFound: no such schedule.
+        ConfigurationError: it cannot be decoded by this version.
+    """
+    schedule = replace(_decoded(_named(conn, name)), jitter=0)
+    if arguments is not None:
+        schedule = replace(schedule, arguments=arguments)
+    scheduled_for = now = database.now(conn)
+    for _ in range(_MOST_ROUNDS):
+        made = occurrence(schedule, scheduled_for, Trigger.MANUAL)
+        insert_jobs(database.dialect, conn, [made], now)
+        stored = conn.execute(select(jobs.c.id).where(jobs.c.id == made.id)).scalar()
+        if stored is not None:
+            return EnqueueResult(made.id, created=True)
+        scheduled_for += 1  # that instant has its occurrence already
+    raise StoreUnavailable(f"No free instant was found for {name!r}. Trigger it again.")
+
+
+def backfill(database: Database, conn: Connection, name: str, first: Micros, last: Micros) -> list[str]:
+    """Make the occurrences of a past range that are not there, in order. Returns their ids.
+
+    Args:
+        database: where.
+        conn: in a transaction that can write.
+        name: the schedule.
+        first, last: the range, both included.
+
+    Raises:
+        ScheduleNotFound: no such schedule.
+        ConfigurationError: the range reaches into the future or holds more than 1,000 instants.
+    """
+    schedule = _decoded(_named(conn, name))
+    now = database.now(conn)
+    if last > now:
+        raise ConfigurationError("A backfill is of the past; its end lies in the future, which is the schedule's own.")
+    instants: list[Micros] = []
+    for at in fires_after(schedule.timing, first - 1):
+        if at > last:
+            break
+        if len(instants) == MOST_BACKFILLED:
+            raise ConfigurationError(
+                f"The range holds more than {MOST_BACKFILLED:,} instants of {name!r}. Backfill it in parts."
+            )
+        instants.append(at)
+    present = conn.execute(
+        select(jobs.c.scheduled_for).where(jobs.c.schedule == name, jobs.c.scheduled_for.between(first, last))
+    )
+    have = {row.scheduled_for for row in present}
+    made = [occurrence(schedule, at, Trigger.BACKFILL) for at in instants if at not in have]
+    insert_jobs(database.dialect, conn, made, now)
+    stored = conn.execute(select(jobs.c.id).where(jobs.c.id.in_([job.id for job in made]))) if made else ()
+    return sorted(str(row.id) for row in stored)
+
+
+def previous_success(conn: Connection, name: str, before: Micros) -> Micros | None:
+    """The newest instant before `before` whose occurrence succeeded. Served by the `occurrence` index."""
+    found = conn.execute(
+        select(jobs.c.scheduled_for)
+        .where(jobs.c.schedule == name, jobs.c.scheduled_for < before, jobs.c.state == State.SUCCEEDED.value)
+        .order_by(jobs.c.scheduled_for.desc())
+        .limit(1)
+    ).scalar()
+    return None if found is None else int(found)
+
+
+def recheck_undecodable(conn: Connection) -> list[str]:
+    """Plan again what an older version could not decode and this one can. Returns what is still undecodable."""
+    still = []
+    for row in conn.execute(select(schedules).where(schedules.c.error.is_not(None))).fetchall():
+        try:
+            _decoded(row)
+        except ConfigurationError:
+            still.append(row.name)
+        else:
+            conn.execute(update(schedules).where(schedules.c.name == row.name).values(error=null()))
+    return still
+
+
+def get_schedule(conn: Connection, name: str) -> Schedule | None:
+    """One schedule for people, or None."""
+    row = conn.execute(_BY_NAME, {"name": name}).first()
+    return None if row is None else _shown(row)
+
+
+def list_schedules(conn: Connection) -> list[Schedule]:
+    """All schedules, by name."""
+    return [_shown(row) for row in conn.execute(select(schedules).order_by(schedules.c.name))]
+
+
+def _named(conn: Connection, name: str) -> Any:
+    found = conn.execute(_BY_NAME, {"name": name}).first()
+    if found is None:
+        raise _not_found(name)
+    return found
+
+
+def _not_found(name: str) -> ScheduleNotFound:
+    return ScheduleNotFound(f"No schedule {name!r}. `fencepost schedules list` shows those that there are.")
+
+
+# Definitions as columns, and back
+
+
+def _definition(new: NewSchedule) -> dict[str, Any]:
+    """The columns that the definition consists of; their digest tells whether it changed."""
+    return {
+        "kind": new.kind,
+        "queue": new.options.queue,
+        "timing": _encode_timing(new.timing),
+        "arguments": new.arguments,
+        "options": _encode_options(new.options),
+        "misfire": new.misfire.value,
+        "max_catch_up": new.max_catch_up,
+        "grace": new.grace,
+        "jitter": new.jitter,
+        "until": new.until,
+        "max_runs": new.max_runs,
+    }
+
+
+def _decoded(row: Any) -> NewSchedule:
+    """A row as a definition.
+
+    Raises:
+        ConfigurationError: it was written by a newer version, or is damaged.
+    """
+    try:
+        return NewSchedule(
+            name=row.name,
+            kind=row.kind,
+            arguments=row.arguments,
+            options=_decode_options(row.options, row.queue),
+            timing=checked(_decode_timing(row.timing)),
+            misfire=Misfire(row.misfire),
+            max_catch_up=row.max_catch_up,
+            grace=row.grace,
+            jitter=row.jitter,
+            until=row.until,
+            max_runs=row.max_runs,
+            version=row.version,
+            declared_in=row.declared_in,
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigurationError(
+            f"The schedule {row.name!r} cannot be decoded by this version of fencepost ({type(error).__name__}: "
+            f"{error}). It stays in place and is not planned. Upgrade fencepost, or save it anew."
+        ) from error
+
+
+def _encode_timing(timing: Timing) -> str:
+    match timing:
+        case Cron(expression, timezone):
+            return json.dumps({"cron": expression, "timezone": timezone})
+        case Every(period, anchor):
+            return json.dumps({"every": period, "anchor": anchor})
+        case Once(at):
+            return json.dumps({"at": at})
+
+
+def _decode_timing(text: str) -> Timing:
+    stored = json.loads(text)
+    if "cron" in stored:
+        return Cron(stored["cron"], stored["timezone"])
+    if "every" in stored:
+        return Every(stored["every"], stored["anchor"])
+    return Once(stored["at"])
+
+
+def _encode_options(options: Options) -> str:
+    kept = asdict(options)
+    for once in ("queue", "delay", "run_at", "deadline", "key", "hold", "on_conflict"):  # of one job, or a column
+        del kept[once]
+    return json.dumps(kept, ensure_ascii=False, sort_keys=True)
+
+
+def _decode_options(text: str | None, queue: str) -> Options:
+    stored = json.loads(text or "{}")
+    if isinstance(stored.get("backoff"), dict):
+        stored["backoff"] = Backoff(**stored["backoff"])
+    if "priority" in stored:
+        stored["priority"] = Priority(stored["priority"])
+    if "tags" in stored:
+        stored["tags"] = tuple(stored["tags"])
+    return Options(queue=queue, **stored)
+
+
+def _shown(row: Any) -> Schedule:
+    """A schedule for people: what this version cannot decode is shown as far as it goes."""
+    error = row.error
+    timing: Timing | None = None
+    try:
+        timing = _decode_timing(row.timing)
+        arguments = json.loads(row.arguments)
+    except (ValueError, TypeError, KeyError) as problem:
+        arguments = row.arguments
+        error = error or f"{type(problem).__name__}: {problem}"
+    created_at, updated_at = instant(row.created_at), instant(row.updated_at)
+    assert created_at is not None
+    assert updated_at is not None
+    return Schedule(
+        name=row.name,
+        kind=row.kind,
+        queue=row.queue,
+        cron=timing.expression if isinstance(timing, Cron) else None,
+        every=timing.period / 1_000_000 if isinstance(timing, Every) else None,
+        at=instant(timing.at) if isinstance(timing, Once) else None,
+        timezone=timing.timezone if isinstance(timing, Cron) else "UTC",
+        arguments=arguments,
+        misfire=row.misfire,
+        max_catch_up=row.max_catch_up,
+        grace=row.grace / 1_000_000,
+        jitter=row.jitter / 1_000_000,
+        until=instant(row.until),
+        max_runs=row.max_runs,
+        runs=row.runs,
+        version=row.version,
+        next_fire_at=instant(row.next_fire_at),
+        paused_at=instant(row.paused_at),
+        paused_reason=row.paused_reason,
+        declared_in=row.declared_in,
+        error=error,
+        created_at=created_at,
+        updated_at=updated_at,
+    )
