@@ -359,6 +359,11 @@ class App:
             jitter: seconds or timedelta by which a start is put off at most, drawn from name and instant; default 0.
             until: an aware datetime after which it fires no more.
             max_runs: how many occurrences it makes at most.
+            overlap: what becomes of an occurrence that is due while an earlier one runs: "allow" (default), "skip"
+                (recorded as skipped, reason `singleton`), "queue" (it waits) or "queue_on_success" (it waits until
+                that one is final, retries included, and is skipped unless it succeeded).
+            key: whose permits are counted; schedules may share one; default: the schedule's own.
+            slots: how many of a key may run at once; default 1.
             version: of the definition; default 0.
             arguments: the job's arguments, by name.
             options: of the jobs, as for `using`: {"priority": "high"}.

@@ -53,6 +53,8 @@ class JobContext:
         scheduled_for: the instant of the schedule that this job is for, an aware datetime in UTC; None for a job
             without a schedule. Being the same at every attempt, it serves to make work idempotent.
         trigger: schedule, manual or backfill; None for a job without a schedule.
+        fencing_token: of its permit, if its schedule has an overlap policy: grows each time the permit is taken, so
+            that outside systems can refuse a superseded holder; None otherwise.
         lease_token: grows with every attempt of this job, so that outside systems can refuse a stale one.
     """
 
@@ -65,6 +67,7 @@ class JobContext:
         self.tags = claim.tags
         self.tenant = claim.tenant
         self.lease_token = claim.lease.token
+        self.fencing_token = claim.fencing_token
         self.deadline: datetime | None = instant(claim.deadline)
         self.scheduled_for: datetime | None = instant(claim.scheduled_for)
         self.trigger = claim.trigger

@@ -30,7 +30,9 @@ __all__ = [
     "Attempt",
     "Backoff",
     "BackoffSpec",
+    "BusyPolicy",
     "Claim",
+    "Concurrency",
     "EnqueueResult",
     "Hold",
     "Job",
@@ -131,6 +133,33 @@ class Trigger(StrEnum):
     """Somebody asked for the instants of a past range."""
 
 
+class BusyPolicy(StrEnum):
+    """What becomes of a job whose concurrency key has no free permit when it is its turn."""
+
+    SKIP = "skip"
+    """It is skipped, reason `singleton`. Only a first attempt is: a retry waits."""
+    QUEUE = "queue"
+    """It waits, `blocked`, until a permit is released."""
+    QUEUE_ON_SUCCESS = "queue_on_success"
+    """It waits until the holder is final, retries included, and starts if that succeeded; otherwise it is skipped,
+    reason `dependency_failed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Concurrency:
+    """A concurrency key: at most `slots` of the jobs that name it run at once.
+
+    Attributes:
+        key: its name.
+        slots: how many permits it has; 1: a singleton.
+        busy: what becomes of a job that finds none free.
+    """
+
+    key: str
+    slots: int = 1
+    busy: BusyPolicy = BusyPolicy.QUEUE
+
+
 class OnConflict(StrEnum):
     """What an enqueue does when a live job holds its identity."""
 
@@ -188,6 +217,7 @@ class Options:
     keep_result: bool = True
     tags: tuple[str, ...] = ()
     tenant: str | None = None
+    concurrency: Concurrency | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,12 +297,15 @@ class Claim:
     schedule: str | None
     scheduled_for: Micros | None
     trigger: str | None
+    concurrency: Concurrency | None
     reason: str | None
     """Why it was waiting again: `lease_expired` marks an attempt whose predecessor died with its worker."""
     history: str | None
     """JSON text; see `Attempt`."""
     claimed_at: Micros
     """The database's clock at the claim."""
+    fencing_token: int | None = None
+    """Of its permit, if it has a concurrency key: grows every time a permit of the slot is taken."""
 
     @property
     def id(self) -> str:

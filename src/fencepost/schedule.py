@@ -17,6 +17,7 @@ __all__ = [
     "Misfire",
     "NewSchedule",
     "Once",
+    "Overlap",
     "Schedule",
     "Timing",
 ]
@@ -62,6 +63,19 @@ class Misfire(StrEnum):
     """The newest `max_catch_up` run, in order."""
 
 
+class Overlap(StrEnum):
+    """What becomes of an occurrence that is due while an earlier one of the same key still runs."""
+
+    ALLOW = "allow"
+    """It runs beside it."""
+    SKIP = "skip"
+    """It is recorded as skipped, reason `singleton`."""
+    QUEUE = "queue"
+    """It waits until a permit is released."""
+    QUEUE_ON_SUCCESS = "queue_on_success"
+    """It waits until the earlier one is final, retries included, and runs if that succeeded; else it is skipped."""
+
+
 @dataclass(frozen=True, slots=True)
 class NewSchedule:
     """A schedule's definition, checked and in the store's units.
@@ -78,6 +92,9 @@ class NewSchedule:
         max_runs: how many occurrences it makes at most.
         version: of two definitions the higher one wins, whenever they are declared.
         declared_in: the module that declares it; None: made at run time.
+        overlap: what becomes of an occurrence that is due while others of its key run.
+        permit_key: the key, which schedules may share; None: the schedule's own.
+        slots: how many may run at once.
     """
 
     name: str
@@ -93,6 +110,9 @@ class NewSchedule:
     max_runs: int | None = None
     version: int = 0
     declared_in: str | None = None
+    overlap: Overlap = Overlap.ALLOW
+    permit_key: str | None = None
+    slots: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +134,9 @@ class Schedule:
     """Seconds within which an instant is late, not missed."""
     jitter: float
     """Seconds."""
+    overlap: Overlap | str
+    permit_key: str | None
+    slots: int
     until: datetime | None
     max_runs: int | None
     runs: int

@@ -24,6 +24,7 @@ from fencepost.schedule import (
     Misfire,
     NewSchedule,
     Once,
+    Overlap,
     Schedule,
     Timing,
 )
@@ -41,6 +42,8 @@ logger = logging.getLogger("fencepost.schedules")
 
 _NAME_CHARS = 200
 _MOST_CAUGHT_UP = 10_000
+_MOST_SLOTS = 1000
+_KEY_CHARS = 512
 _PER_JOB = frozenset({"key", "hold", "on_conflict", "delay", "run_at", "deadline"})
 
 
@@ -60,6 +63,9 @@ class AskedSchedule(TypedDict, total=False):
     version: int
     arguments: dict[str, Any] | None
     options: Asked
+    overlap: Overlap | str
+    key: str | None
+    slots: int
 
 
 def build_timing(
@@ -110,6 +116,17 @@ def build_schedule(
         misfire = Misfire(asked.get("misfire", Misfire.LATEST))
     except ValueError:
         raise ConfigurationError(f"misfire is one of {', '.join(Misfire)}; not {asked.get('misfire')!r}") from None
+    try:
+        overlap = Overlap(asked.get("overlap", Overlap.ALLOW))
+    except ValueError:
+        raise ConfigurationError(f"overlap is one of {', '.join(Overlap)}; not {asked.get('overlap')!r}") from None
+    slots, key = asked.get("slots", 1), asked.get("key")
+    if not 1 <= slots <= _MOST_SLOTS:
+        raise ConfigurationError(f"slots is from 1 to {_MOST_SLOTS:,}, not {slots!r}")
+    if overlap is Overlap.ALLOW and (key is not None or slots != 1):
+        raise ConfigurationError(
+            "key and slots say how many may overlap: they need overlap='skip', 'queue' or 'queue_on_success'"
+        )
     until = asked.get("until")
     return NewSchedule(
         name=check_name(name, "a schedule's name", _NAME_CHARS),
@@ -127,6 +144,9 @@ def build_schedule(
         max_runs=max_runs,
         version=asked.get("version", 0),
         declared_in=declared_in,
+        overlap=overlap,
+        permit_key=None if key is None else check_name(key, "key", _KEY_CHARS),
+        slots=slots,
     )
 
 

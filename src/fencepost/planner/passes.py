@@ -35,6 +35,8 @@ def housekeep(store: Store, *, reclaims: bool) -> int:
         moved += promoted
         if promoted < _BATCH:
             break
+    if reclaims:
+        moved += store.wake_freed()
     while reclaims:
         reclaimed = store.reclaim_expired(batch=_BATCH)
         moved += reclaimed

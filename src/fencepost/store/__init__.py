@@ -19,11 +19,13 @@ from fencepost.job import DEFAULT_LEASE_SECONDS, Claim, EnqueueResult, Job, Leas
 from fencepost.planning.outcome import Outcome, Verb
 from fencepost.schedule import NewSchedule, Schedule
 from fencepost.store import control, leases, listing, retention, schedules, schema, workers
+from fencepost.store.admission import wake_freed
 from fencepost.store.claim import claim, ready_lines
 from fencepost.store.database import Clock, Database
 from fencepost.store.enqueue import insert_jobs
 from fencepost.store.leases import Heartbeat
 from fencepost.store.listing import QueueCounts
+from fencepost.store.permits import waiting_keys
 from fencepost.store.promote import is_due, next_wake, promote_due
 from fencepost.store.settle import settle
 from fencepost.store.workers import Worker
@@ -265,6 +267,12 @@ class Store:
         if self.database.dialect.looks_first and not self._read(lambda conn: leases.has_expired(self.database, conn)):
             return 0
         return self._write(lambda conn: leases.reclaim_expired(self.database, conn, batch=batch))
+
+    def wake_freed(self) -> int:
+        """Wake jobs that wait for a permit that is free: what a release does at once, made good if it was not."""
+        if not self._read(waiting_keys):
+            return 0
+        return self._write(lambda conn: wake_freed(self.database, conn))
 
     def prune(self, older_than: float | timedelta, *, batch: int = _PRUNE_BATCH) -> int:
         """Delete final jobs that ended more than `older_than` (seconds or timedelta) ago, a batch a transaction.

@@ -13,7 +13,7 @@ A worker asks in two steps, in one transaction:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ from sqlalchemy import (
     case,
     cast,
     func,
+    literal_column,
     null,
     select,
     union_all,
@@ -38,6 +39,7 @@ from sqlalchemy.engine import Connection
 
 from fencepost.job import Claim, Hold, Micros, Reason, State
 from fencepost.planning.outcome import Outcome, Verb
+from fencepost.store.admission import admit
 from fencepost.store.database import Database
 from fencepost.store.dialects.base import compiled_sql
 from fencepost.store.rows import CLAIM_COLUMNS, claim_from_row
@@ -49,6 +51,7 @@ __all__ = ["claim", "ready_lines"]
 _MOST_LINES_AT_ONCE = 100  # SQLite takes at most 500 terms in a compound SELECT
 
 _TOKEN = CLAIM_COLUMNS.index("lease_token")
+_PERMIT_KEY = CLAIM_COLUMNS.index("permit_key")
 
 
 class _Line(NamedTuple):
@@ -60,7 +63,8 @@ class _Line(NamedTuple):
 def _present_lines() -> Select[Any]:
     # A loose index scan: each step asks for the next line after the last, so its cost is the number of lines.
     # https://wiki.postgresql.org/wiki/Loose_indexscan
-    first = select(func.min(jobs.c.line).label("line")).where(jobs.c.line.is_not(None))
+    # It starts above the negative lines, in which jobs wait for permits.
+    first = select(func.min(jobs.c.line).label("line")).where(jobs.c.line >= literal_column("0", BigInteger))
     present = first.cte("present", recursive=True)
     after = select(func.min(jobs.c.line)).where(jobs.c.line > present.c.line).scalar_subquery()
     present = present.union_all(select(after).where(present.c.line.is_not(None)))
@@ -160,42 +164,71 @@ def claim(
     if not kinds or limit < 1:
         return []
     claims: list[Claim] = []
-    # Retired and quarantined jobs leave room in the batch, so ask again.
+    # Retired, quarantined and refused jobs leave room in the batch, so ask again.
     while len(claims) < limit:
-        now, rows = _claim_rows(database, owner, kinds, queues, limit - len(claims), lease)
-        runnable, retired = _sorted_out(rows, owner, now)
+        batch = _claim_batch(database, owner, kinds, queues, limit - len(claims), lease)
+        runnable, retired = _sorted_out(batch, owner)
         claims += runnable
-        if not retired:
+        if not retired and not batch.refused:
             break
+        if not retired:
+            continue
         database.write(lambda conn, retired=retired: settle(database.dialect, conn, retired, database.now(conn)))  # type: ignore[misc]
     return claims
 
 
-def _claim_rows(
+class _Batch(NamedTuple):
+    now: Micros
+    rows: Sequence[Sequence[Any]]
+    fencing_tokens: Mapping[str, int]
+    refused: int
+    """How many found no permit, and are blocked or skipped."""
+
+
+def _claim_batch(
     database: Database,
     owner: str,
     kinds: frozenset[str],
     queues: frozenset[str] | None,
     limit: int,
     lease: Micros,
-) -> tuple[Micros, list[Sequence[Any]]]:
-    """One transaction: the clock, and the claimed rows in rank order."""
+) -> _Batch:
+    """One transaction: the clock, the claimed rows in rank order, and the permits of those that need one."""
     seen: list[_Line] | None = None
     if database.dialect.looks_first:
         seen = database.read(lambda conn: ready_lines(database, conn, kinds, queues))
         if not seen:
-            return 0, []
+            return _Batch(0, (), {}, 0)
 
-    def work(conn: Connection) -> tuple[Micros, list[Sequence[Any]]]:
+    def work(conn: Connection) -> _Batch:
         now = database.now_and_pin(conn)
         lines = ready_lines(database, conn, kinds, queues) if seen is None else seen
         rows: list[Sequence[Any]] = []
         for line, quota in _quotas(conn, lines, limit):
             rows += _take(database, conn, line, quota, owner, now, now + lease)
         rows.sort(key=itemgetter(0, 1))
-        return now, rows
+        return _admitted(database, conn, rows, owner, now)
 
     return database.write(work)
+
+
+def _admitted(database: Database, conn: Connection, rows: list[Sequence[Any]], owner: str, now: Micros) -> _Batch:
+    """The batch without those that need a permit and get none."""
+    constrained: list[tuple[int, Claim]] = []
+    for row in rows:
+        if row[_PERMIT_KEY + 1] is None:
+            continue
+        try:
+            claimed = claim_from_row(row[1:], owner, now)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            continue  # quarantined below, with all others that cannot be decoded
+        if claimed.deadline is None or claimed.deadline > now:
+            constrained.append((row[0], claimed))
+    if not constrained:
+        return _Batch(now, rows, {}, 0)
+    tokens = admit(database, conn, constrained, now)
+    refused = {claimed.id for _, claimed in constrained} - tokens.keys()
+    return _Batch(now, [row for row in rows if row[1] not in refused], tokens, len(refused))
 
 
 def ready_lines(
@@ -300,13 +333,12 @@ def _take(
     return [row for row, marked in zip(picked, held, strict=True) if marked]
 
 
-def _sorted_out(
-    rows: Sequence[Sequence[Any]], owner: str, now: Micros
-) -> tuple[list[Claim], list[tuple[Claim, Outcome]]]:
+def _sorted_out(batch: _Batch, owner: str) -> tuple[list[Claim], list[tuple[Claim, Outcome]]]:
     """The claims that can run, and the settlements of those that cannot."""
     runnable: list[Claim] = []
     retired: list[tuple[Claim, Outcome]] = []
-    for row in rows:
+    now = batch.now
+    for row in batch.rows:
         try:
             claimed = claim_from_row(row[1:], owner, now)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -315,5 +347,6 @@ def _sorted_out(
         if claimed.deadline is not None and claimed.deadline <= now:
             retired.append((claimed, Outcome(Verb.SKIP, reason=Reason.EXPIRED)))
         else:
+            claimed.fencing_token = batch.fencing_tokens.get(claimed.id)
             runnable.append(claimed)
     return runnable, retired

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import bindparam, exc, func, null, select, update
+from sqlalchemy import BigInteger, and_, bindparam, case, cast, exc, func, null, select, update
 from sqlalchemy.engine import Connection
 
 from fencepost.errors import InvalidTransition, JobNotFound, StoreUnavailable
@@ -47,7 +47,18 @@ def cancel_job(database: Database, conn: Connection, job_id: str) -> bool:
     requested = (
         update(jobs)
         .where(jobs.c.id == job_id, jobs.c.state == State.RUNNING)
-        .values(cancel_requested_at=func.coalesce(jobs.c.cancel_requested_at, now))
+        .values(
+            cancel_requested_at=func.coalesce(jobs.c.cancel_requested_at, now),
+            # A living worker renews within a third of the lease and hears of it. A dead one's lease ends sooner, and
+            # with it what its job holds: two heartbeats from now at the latest.
+            lease_until=case(
+                (
+                    and_(jobs.c.cancel_requested_at.is_(None), jobs.c.lease_until > now),
+                    jobs.c.lease_until - cast((jobs.c.lease_until - now) / 3, BigInteger),
+                ),
+                else_=jobs.c.lease_until,
+            ),
+        )
     )
     for _ in range(_MOST_ROUNDS):
         if conn.execute(at_once).rowcount or conn.execute(requested).rowcount:

@@ -35,6 +35,7 @@ _REPLACE = update(jobs).where(
     jobs.c.state.in_([State.READY, State.SCHEDULED]),
 )
 _REPLACED_COLUMNS = (
+    *("permit_key", "permit_slots", "permit_policy"),
     *("queue", "state", "priority", "line", "rank", "wake_at", "max_attempts", "hold", "run_at"),
     *("deadline", "tenant", "tags", "options", "arguments"),
 )
@@ -181,6 +182,12 @@ def _template(job: NewJob, now: Micros) -> _Template:
         "tags": json.dumps(options.tags, ensure_ascii=False) if options.tags else None,
         "options": _encode_rare(options),
     }
+    if options.concurrency is not None:
+        optional |= {
+            "permit_key": options.concurrency.key,
+            "permit_slots": options.concurrency.slots,
+            "permit_policy": options.concurrency.busy.value,
+        }
     if job.occurrence is not None:
         optional |= {
             "schedule": job.occurrence.schedule,

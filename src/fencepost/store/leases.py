@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, Update, bindparam, func, literal, select, update
+from sqlalchemy import ColumnElement, Select, Update, and_, bindparam, func, literal, select, update
 from sqlalchemy.engine import Connection
 
 from fencepost.job import Claim, Lease, Micros
 from fencepost.planning.outcome import Outcome, Verb
 from fencepost.store.database import Database
 from fencepost.store.dialects import Dialect
+from fencepost.store.guard import held_by
 from fencepost.store.rows import CLAIM_COLUMNS, claim_from_row
-from fencepost.store.settle import held_by, settle, undecodable
+from fencepost.store.settle import settle, undecodable
 from fencepost.store.tables import jobs
 
 __all__ = ["Heartbeat", "has_expired", "heartbeat", "leases_of", "reclaim_expired", "release", "report_progress"]
@@ -87,6 +88,7 @@ _EXPIRED = (
     .limit(bindparam("batch"))
     .with_for_update(skip_locked=True)
 )
+_EXPIRED_OF = _running(and_(jobs.c.lease_until <= bindparam("now"), jobs.c.id.in_(bindparam("ids", expanding=True))))
 
 
 def release(database: Database, conn: Connection, owner: str, leases: Iterable[Lease] | None = None) -> int:
@@ -123,6 +125,18 @@ def reclaim_expired(database: Database, conn: Connection, *, batch: int) -> int:
     now = database.now_and_pin(conn)
     rows = conn.execute(_EXPIRED, {"now": now, "batch": batch}).fetchall()
     dead = [(claim, outcome or _lease_expired(claim)) for claim, outcome in _claims(rows, now)]
+    return sum(settle(database.dialect, conn, dead, now, expired_by=now)) if dead else 0
+
+
+def reclaim_these(database: Database, conn: Connection, held: Sequence[Lease], now: Micros) -> int:
+    """Take back, of these attempts, those whose lease has run out: somebody waits for what they hold."""
+    wanted = {(lease.job_id, lease.token) for lease in held}
+    rows = conn.execute(_EXPIRED_OF, {"now": now, "ids": [lease.job_id for lease in held]}).fetchall()
+    dead = [
+        (claim, outcome or _lease_expired(claim))
+        for claim, outcome in _claims(rows, now)
+        if (claim.id, claim.lease.token) in wanted
+    ]
     return sum(settle(database.dialect, conn, dead, now, expired_by=now)) if dead else 0
 
 

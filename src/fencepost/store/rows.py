@@ -13,7 +13,9 @@ from fencepost.job import (
     Attempt,
     Backoff,
     BackoffSpec,
+    BusyPolicy,
     Claim,
+    Concurrency,
     Hold,
     Job,
     Lease,
@@ -30,7 +32,7 @@ __all__ = ["CLAIM_COLUMNS", "LISTING_COLUMNS", "claim_from_row", "instant", "job
 CLAIM_COLUMNS = (
     *("id", "kind", "queue", "arguments", "attempts", "max_attempts", "lease_token", "priority"),
     *("created_at", "run_at", "deadline", "hold", "options", "tags", "tenant", "schedule", "scheduled_for"),
-    *("trigger", "reason", "history"),
+    *("trigger", "permit_key", "permit_slots", "permit_policy", "reason", "history"),
 )
 LISTING_COLUMNS = tuple(column.name for column in jobs.c if column.name not in ("arguments", "result", "history"))
 """What a listing reads: all but what may be large."""
@@ -55,7 +57,7 @@ def claim_from_row(row: Any, owner: str, claimed_at: Micros) -> Claim:
     (
         job_id, kind, queue, arguments, attempts, max_attempts, token, priority,
         created_at, run_at, deadline, hold, options, tags, tenant, schedule, scheduled_for, trigger,
-        reason, history,
+        permit_key, permit_slots, permit_policy, reason, history,
     ) = row
     # fmt: on
     timeout: float | None = None
@@ -90,6 +92,7 @@ def claim_from_row(row: Any, owner: str, claimed_at: Micros) -> Claim:
         schedule,
         scheduled_for,
         trigger,
+        None if permit_key is None else Concurrency(permit_key, permit_slots, BusyPolicy(permit_policy)),
         reason,
         history,
         claimed_at,

@@ -19,10 +19,23 @@ from sqlalchemy.engine import Connection
 
 from fencepost.errors import ConfigurationError, ScheduleNotFound, StoreUnavailable
 from fencepost.ids import new_id
-from fencepost.job import Backoff, EnqueueResult, Micros, NewJob, Occurrence, Options, Priority, Reason, State, Trigger
+from fencepost.job import (
+    Backoff,
+    BusyPolicy,
+    Concurrency,
+    EnqueueResult,
+    Micros,
+    NewJob,
+    Occurrence,
+    Options,
+    Priority,
+    Reason,
+    State,
+    Trigger,
+)
 from fencepost.planning.cron import checked, fires_after, jitter_of, next_fire
 from fencepost.planning.misfire import Missed, plan_pass
-from fencepost.schedule import Cron, Every, Misfire, NewSchedule, Once, Schedule, Timing
+from fencepost.schedule import Cron, Every, Misfire, NewSchedule, Once, Overlap, Schedule, Timing
 from fencepost.store.database import Database
 from fencepost.store.enqueue import insert_jobs
 from fencepost.store.rows import instant
@@ -49,6 +62,8 @@ __all__ = [
 
 MOST_BACKFILLED = 1000
 
+_KEPT_ELSEWHERE = ("queue", "delay", "run_at", "deadline", "key", "hold", "on_conflict", "concurrency")
+"""Options that belong to one job and not to a schedule, or that have columns of their own."""
 _MOST_ROUNDS = 20
 _SETTLING: Micros = 60 * 60 * 1_000_000
 """For how long after it was replaced a definition of equal version cannot come back: longer than a rolling deploy."""
@@ -294,9 +309,16 @@ def occurrence(schedule: NewSchedule, scheduled_for: Micros, trigger: Trigger) -
         new_id(),
         schedule.kind,
         schedule.arguments,
-        replace(schedule.options, run_at=due_at, delay=None),
+        replace(schedule.options, run_at=due_at, delay=None, concurrency=_concurrency(schedule)),
         Occurrence(schedule.name, scheduled_for, trigger),
     )
+
+
+def _concurrency(schedule: NewSchedule) -> Concurrency | None:
+    if schedule.overlap is Overlap.ALLOW:
+        return None
+    key = schedule.permit_key or f"schedule:{schedule.name}"
+    return Concurrency(key, schedule.slots, BusyPolicy(schedule.overlap.value))
 
 
 def _record_missed(database: Database, conn: Connection, schedule: NewSchedule, missed: Missed, now: Micros) -> None:
@@ -449,6 +471,9 @@ def _definition(new: NewSchedule) -> dict[str, Any]:
         "jitter": new.jitter,
         "until": new.until,
         "max_runs": new.max_runs,
+        "overlap": new.overlap.value,
+        "permit_key": new.permit_key,
+        "permit_slots": new.slots,
     }
 
 
@@ -473,6 +498,9 @@ def _decoded(row: Any) -> NewSchedule:
             max_runs=row.max_runs,
             version=row.version,
             declared_in=row.declared_in,
+            overlap=Overlap(row.overlap),
+            permit_key=row.permit_key,
+            slots=row.permit_slots,
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigurationError(
@@ -502,8 +530,8 @@ def _decode_timing(text: str) -> Timing:
 
 def _encode_options(options: Options) -> str:
     kept = asdict(options)
-    for once in ("queue", "delay", "run_at", "deadline", "key", "hold", "on_conflict"):  # of one job, or a column
-        del kept[once]
+    for elsewhere in _KEPT_ELSEWHERE:
+        del kept[elsewhere]
     return json.dumps(kept, ensure_ascii=False, sort_keys=True)
 
 
@@ -544,6 +572,9 @@ def _shown(row: Any) -> Schedule:
         max_catch_up=row.max_catch_up,
         grace=row.grace / 1_000_000,
         jitter=row.jitter / 1_000_000,
+        overlap=row.overlap,
+        permit_key=row.permit_key,
+        slots=row.permit_slots,
         until=instant(row.until),
         max_runs=row.max_runs,
         runs=row.runs,

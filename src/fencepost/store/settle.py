@@ -15,7 +15,6 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Update,
-    and_,
     bindparam,
     case,
     func,
@@ -31,17 +30,14 @@ from fencepost.codec import clean_text
 from fencepost.job import Backoff, Claim, Lease, Micros, Priority, Reason, State
 from fencepost.planning.outcome import Change, Outcome, Verb, bounded_error, next_state
 from fencepost.store.dialects import Dialect
+from fencepost.store.guard import held_by
+from fencepost.store.permits import release_permits
 from fencepost.store.rows import CLAIM_COLUMNS
 from fencepost.store.tables import jobs, line_of, word
 
-__all__ = ["held_by", "settle", "undecodable"]
+__all__ = ["settle", "undecodable"]
 
 _Value = Callable[[str], ColumnElement[Any]]
-
-
-def held_by(owner: Any, token: Any) -> ColumnElement[bool]:
-    """The one predicate that proves a lease: settle, heartbeat, release and progress all rest on it."""
-    return and_(jobs.c.state == word(State.RUNNING), jobs.c.lease_owner == owner, jobs.c.lease_token == token)
 
 
 _COMPLETE_NAMES = ("_id", "_lease_token", "_lease_owner", "_finished_at", "_result")
@@ -132,6 +128,7 @@ def settle(
         For each, whether the lease held. Where it did not, nothing was written.
     """
     held = [False] * len(settlements)
+    states = [State.SUCCEEDED] * len(settlements)
     completing: list[tuple[int, tuple[Any, ...]]] = []
     changing: list[tuple[int, tuple[Any, ...]]] = []
     for place, (claim, outcome) in enumerate(settlements):
@@ -140,6 +137,7 @@ def settle(
             completing.append((place, (lease.job_id, lease.token, lease.owner, now, outcome.result)))
         else:
             change = next_state(claim, _storable(outcome), now, worker=lease.owner, draw=draw())
+            states[place] = change.state
             changing.append((place, _change_values(claim, change)))
     if completing:
         _write(dialect, conn, _complete_rows, _COMPLETE_NAMES, completing, held)
@@ -149,7 +147,12 @@ def settle(
             _write(dialect, conn, _reclaim_rows, (*_CHANGE_NAMES, "_lease_until"), rows, held)
         else:
             _write(dialect, conn, _change_rows, _CHANGE_NAMES, changing, held)
-        _cancel_instead(dialect, conn, settlements, [place for place, _ in changing if not held[place]], now, held)
+        refused = [place for place, _ in changing if not held[place]]
+        for place in _cancel_instead(dialect, conn, settlements, refused, now, held):
+            states[place] = State.CANCELLED
+    constrained = [place for place, (claim, _) in enumerate(settlements) if claim.concurrency and held[place]]
+    if constrained:
+        release_permits(conn, ((settlements[place][0], states[place]) for place in constrained), now)
     return held
 
 
@@ -160,11 +163,15 @@ def _cancel_instead(
     refused: Sequence[int],
     now: Micros,
     held: list[bool],
-) -> None:
-    """Of the attempts that may not bring their job back, cancel those whose cancellation was requested."""
+) -> list[int]:
+    """Of the attempts that may not bring their job back, cancel those that somebody asked to cancel.
+
+    Returns:
+        Their places.
+    """
     returning = {settlements[place][0].id: place for place in refused if settlements[place][1].is_returning}
     if not returning:
-        return
+        return []
     rows = []
     for (job_id,) in conn.execute(_CANCEL_REQUESTED, {"ids": list(returning)}).fetchall():
         place = returning[str(job_id)]
@@ -173,6 +180,7 @@ def _cancel_instead(
         rows.append((place, _change_values(claim, change)))
     if rows:
         _write(dialect, conn, _change_rows, _CHANGE_NAMES, rows, held)
+    return [place for place, _ in rows]
 
 
 def _write(
@@ -235,6 +243,7 @@ def undecodable(row: Sequence[Any], owner: str, now: Micros, error: Exception) -
         Backoff(),
         True,
         (),
+        None,
         None,
         None,
         None,

@@ -51,6 +51,9 @@ __all__ = [
     "line_of",
     "live_key_of",
     "metadata",
+    "permit_digest_of",
+    "permit_line_of",
+    "permits",
     "queues",
     "schedules",
     "word",
@@ -115,6 +118,11 @@ jobs = Table(
     Column("schedule", String(200)),
     Column("scheduled_for", BigInteger),
     Column("trigger", String(16)),
+    Column("permit_key", String(512)),
+    Column("permit_slots", Integer),
+    Column("permit_policy", String(24)),
+    Column("permit_slot", Integer),
+    Column("permit_token", BigInteger),
     Column("progress", SmallInteger),
     Column("progress_note", String(500)),
     Column("tags", _text()),
@@ -156,6 +164,18 @@ queues = Table(
     **_MYSQL,
 )
 
+permits = Table(
+    "fencepost_permits",
+    metadata,
+    Column("key_digest", _digest(), primary_key=True),
+    Column("slot", Integer, primary_key=True, autoincrement=False),
+    Column("permit_key", String(512), nullable=False),
+    Column("token", BigInteger, nullable=False),
+    Column("job_id", _id()),
+    Column("lease_token", BigInteger),
+    **_MYSQL,
+)
+
 schedules = Table(
     "fencepost_schedules",
     metadata,
@@ -176,6 +196,9 @@ schedules = Table(
     Column("config_hash", _digest(), nullable=False),
     Column("superseded", _text()),
     Column("declared_in", String(KIND_CHARS)),
+    Column("overlap", String(24), nullable=False),
+    Column("permit_key", String(512)),
+    Column("permit_slots", Integer, nullable=False),
     Column("next_fire_at", BigInteger),
     Column("paused_at", BigInteger),
     Column("paused_reason", String(16)),
@@ -210,6 +233,16 @@ workers = Table(
 def line_of(queue: str, kind: str) -> int:
     """The number of the line in which jobs of `kind` wait in `queue`: 63 bits of a digest, the same everywhere."""
     return int.from_bytes(blake2b(f"{queue}\0{kind}".encode(), digest_size=8).digest(), "big") >> 1
+
+
+def permit_line_of(digest: str) -> int:
+    """The line in which the jobs that wait for a permit of a key stand: negative, so that no claim finds it."""
+    return -1 - (int(digest[:16], 16) >> 1)
+
+
+def permit_digest_of(key: str) -> str:
+    """The digest by which a concurrency key is found: 32 hexadecimal characters."""
+    return blake2b(key.encode(), digest_size=16).hexdigest()
 
 
 def live_key_of(kind: str, key: str) -> str:
