@@ -124,9 +124,7 @@ def build_schedule(
     if not 1 <= slots <= _MOST_SLOTS:
         raise ConfigurationError(f"slots is from 1 to {_MOST_SLOTS:,}, not {slots!r}")
     if overlap is Overlap.ALLOW and (key is not None or slots != 1):
-        raise ConfigurationError(
-            "key and slots say how many may overlap: they need overlap='skip', 'queue' or 'queue_on_success'"
-        )
+        raise ConfigurationError("key and slots say how many may overlap: they need another overlap= than 'allow'")
     until = asked.get("until")
     return NewSchedule(
         name=check_name(name, "a schedule's name", _NAME_CHARS),

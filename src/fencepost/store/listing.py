@@ -29,6 +29,7 @@ __all__ = [
 # Live jobs by the indexes that hold live jobs alone, whatever the number of final ones.
 _LIVE_PARTS: tuple[ColumnElement[bool], ...] = (
     and_(jobs.c.line.is_not(None), jobs.c.state == State.READY),
+    and_(jobs.c.line.is_not(None), jobs.c.state == State.BLOCKED),
     and_(jobs.c.wake_at.is_not(None), jobs.c.state == State.SCHEDULED),
     and_(jobs.c.lease_until.is_not(None), jobs.c.state == State.RUNNING),
 )
@@ -40,12 +41,13 @@ class QueueCounts:
 
     Attributes:
         name: the queue.
-        ready, scheduled, running: how many.
+        ready, blocked, scheduled, running: how many.
         paused_since: None while it is not paused. An aware datetime in UTC.
     """
 
     name: str
     ready: int
+    blocked: int
     scheduled: int
     running: int
     paused_since: datetime | None
@@ -166,10 +168,10 @@ def queue_counts(conn: Connection) -> list[QueueCounts]:
     counts: dict[str, list[int]] = {}
     for place, part in enumerate(_LIVE_PARTS):
         for queue, number in conn.execute(select(jobs.c.queue, func.count()).where(part).group_by(jobs.c.queue)):
-            counts.setdefault(queue, [0, 0, 0])[place] = number
+            counts.setdefault(queue, [0, 0, 0, 0])[place] = number
     paused: dict[str, Micros] = paused_queues(conn)
     listed = []
     for name in sorted(counts.keys() | paused.keys()):
-        ready, scheduled, running = counts.get(name, (0, 0, 0))
-        listed.append(QueueCounts(name, ready, scheduled, running, instant(paused.get(name))))
+        ready, blocked, scheduled, running = counts.get(name, (0, 0, 0, 0))
+        listed.append(QueueCounts(name, ready, blocked, scheduled, running, instant(paused.get(name))))
     return listed
