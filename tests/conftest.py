@@ -63,12 +63,12 @@ def database_name(request: pytest.FixtureRequest) -> str:
 def url(database_name: str, tmp_path: Path, request: pytest.FixtureRequest) -> URL:
     """A migrated database without jobs."""
     if database_name == "sqlite":
-        url = databases.sqlite_url(tmp_path)
-        app = fencepost.App(url)
+        file = databases.sqlite_url(tmp_path)
+        app = fencepost.App(file)
         app.migrate()
         app.close()
-        return url
-    url = request.getfixturevalue("server_databases")[database_name]
+        return file
+    url: URL = request.getfixturevalue("server_databases")[database_name]
     engine = create_engine(url)
     with engine.begin() as conn:
         for table in databases.TABLES:

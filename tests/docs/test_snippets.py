@@ -41,7 +41,8 @@ def test_every_name_on_the_internals_page_can_be_imported() -> None:
     names = re.findall(r"`(fencepost(?:\.\w+)+)`", (ROOT / "docs/internals.md").read_text())
     assert len(names) > 10
     for name in names:
-        module, attributes = name, []
+        module = name
+        attributes: list[str] = []
         while True:
             try:
                 found: object = importlib.import_module(module)

@@ -414,6 +414,11 @@ class Store:
         """Remove a worker that stopped."""
         self._write(lambda conn: workers.forget_worker(conn, owner))
 
+    def forget_silent_workers(self, older_than: float | timedelta = timedelta(days=1)) -> int:
+        """Remove workers that stopped reporting more than `older_than` (seconds or timedelta) ago. Returns how many."""
+        age = micros(older_than, "older_than")
+        return self._write(lambda conn: workers.forget_silent_workers(conn, self.database.now(conn) - age))
+
     def list_workers(self) -> list[Worker]:
         """All recorded workers."""
         return self._read(workers.list_workers)

@@ -101,11 +101,11 @@ def release(database: Database, conn: Connection, owner: str, leases: Iterable[L
         leases: which; None: all that it holds.
     """
     now = database.now_and_pin(conn)
-    wanted = None if leases is None else {lease.job_id: lease.token for lease in leases if lease.owner == owner}
+    wanted = None if leases is None else {(lease.job_id, lease.token) for lease in leases if lease.owner == owner}
     giving = [
         (claim, outcome or Outcome(Verb.RELEASE))
         for claim, outcome in _claims(conn.execute(_RUNNING_OF, {"owner": owner}).fetchall(), now)
-        if wanted is None or wanted.get(claim.id) == claim.lease.token
+        if wanted is None or (claim.id, claim.lease.token) in wanted
     ]
     return sum(settle(database.dialect, conn, giving, now))
 

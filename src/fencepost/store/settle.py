@@ -169,15 +169,19 @@ def _cancel_instead(
     Returns:
         Their places.
     """
-    returning = {settlements[place][0].id: place for place in refused if settlements[place][1].is_returning}
+    returning: dict[str, list[int]] = {}  # two attempts of one job may stand in a group: at most one still holds
+    for place in refused:
+        if settlements[place][1].is_returning:
+            returning.setdefault(settlements[place][0].id, []).append(place)
     if not returning:
         return []
     rows = []
     for (job_id,) in conn.execute(_CANCEL_REQUESTED, {"ids": list(returning)}).fetchall():
-        place = returning[str(job_id)]
-        claim, outcome = settlements[place]
-        change = next_state(claim, _storable(outcome), now, worker=claim.lease.owner, draw=0.0, cancel_requested=True)
-        rows.append((place, _change_values(claim, change)))
+        for place in returning[str(job_id)]:
+            claim, outcome = settlements[place]
+            owner = claim.lease.owner
+            change = next_state(claim, _storable(outcome), now, worker=owner, draw=0.0, cancel_requested=True)
+            rows.append((place, _change_values(claim, change)))
     if rows:
         _write(dialect, conn, _change_rows, _CHANGE_NAMES, rows, held)
     return [place for place, _ in rows]

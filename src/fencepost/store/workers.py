@@ -15,7 +15,7 @@ from fencepost.store.dialects import Dialect
 from fencepost.store.rows import instant
 from fencepost.store.tables import workers
 
-__all__ = ["Worker", "forget_worker", "list_workers", "record_worker"]
+__all__ = ["Worker", "forget_silent_workers", "forget_worker", "list_workers", "record_worker"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,11 @@ def record_worker(dialect: Dialect, conn: Connection, values: dict[str, Any], se
 def forget_worker(conn: Connection, owner: str) -> None:
     """Remove a worker that stopped."""
     conn.execute(delete(workers).where(workers.c.owner == owner))
+
+
+def forget_silent_workers(conn: Connection, before: Micros) -> int:
+    """Remove workers that have not reported since `before`: they were killed, and nobody else removes them."""
+    return conn.execute(delete(workers).where(workers.c.seen_at < before)).rowcount
 
 
 def list_workers(conn: Connection) -> list[Worker]:

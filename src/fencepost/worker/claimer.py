@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from fencepost.job import Claim
-from fencepost.planning.isolation import is_suspect, isolate_suspects
+from fencepost.planning.isolation import is_last_chance, is_suspect, isolate_suspects
 from fencepost.registry import Registry
 from fencepost.store import Store
 from fencepost.worker.execution import Board, Execution
 from fencepost.worker.executors import Executor
+from fencepost.worker.outcomes import not_started
 from fencepost.worker.threads import WorkerThread
 
 __all__ = ["Claimer", "Pool"]
@@ -22,6 +24,8 @@ logger = logging.getLogger("fencepost.worker")
 
 _MOST_AT_ONCE = 1000
 _GATHER_SECONDS = 0.002
+_ALONE_SECONDS = 5.0  # what kills its process mostly does so at once, and others must not wait for ever
+_ALONE_LOOK_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,4 +145,26 @@ class Claimer:
             by_executor.setdefault(handler.executor, []).append(Execution(claim, handler, self._board))
         for name, executions in by_executor.items():
             self._board.add(executions)
-            self._executors[name].start(executions)
+            if is_last_chance(executions[0].claim):
+                self._start_alone(thread, executions[0], self._executors[name])
+            else:
+                self._executors[name].start(executions)
+
+    def _start_alone(self, thread: WorkerThread, execution: Execution, executor: Executor) -> None:
+        """Start a job that must not die of another's crash when all else is settled, and nothing beside it.
+
+        Either wait is bounded: where long jobs run, it starts beside them in the end.
+        """
+        self._wait_for_held(thread, 1)
+        if thread.stopping.is_set():
+            execution.finish(not_started(execution))
+            return
+        executor.start([execution])
+        self._wait_for_held(thread, 0)
+
+    def _wait_for_held(self, thread: WorkerThread, most: int) -> None:
+        """Wait until this worker holds no more leases than that."""
+        deadline = time.monotonic() + _ALONE_SECONDS
+        while len(self._board.held()) > most and time.monotonic() < deadline:
+            if thread.stopping.wait(_ALONE_LOOK_SECONDS):
+                return

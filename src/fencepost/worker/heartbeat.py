@@ -61,6 +61,7 @@ class Heartbeat:
     def run(self, thread: WorkerThread) -> None:
         """The thread's body."""
         interval = self._lease_seconds / 3
+        thread.persist(self._store.forget_silent_workers, "clearing up")
         while True:
             started = time.monotonic()
             thread.persist(self._beat, "heartbeat")

@@ -55,7 +55,7 @@ class ProcessExecutor:
         """Kill the process that runs it."""
         child = execution.task
         if child is not None:
-            child.kill()
+            child.kill(execution)
 
     def close(self) -> None:
         """End the idle children."""
@@ -71,8 +71,12 @@ class ProcessExecutor:
             if not execution.begin():
                 execution.finish(not_started(execution))
                 continue
-            if child is None or not child.is_alive:
-                child = _Child()
+            try:
+                if child is None or not child.is_usable:
+                    child = _Child()
+            except OSError as error:  # no memory, no processes left
+                execution.finish(outcome_of_error(execution, error))
+                continue
             execution.task = child
             outcome = child.run(execution)
             execution.task = None
@@ -89,33 +93,51 @@ class _Child:
         self._process = _SPAWN.Process(target=_child_main, args=(theirs,), name="fencepost-child", daemon=True)
         self._process.start()
         theirs.close()
+        self._lock = threading.Lock()
+        self._current: Execution | None = None
+        self._is_killed = False
 
     @property
-    def is_alive(self) -> bool:
-        return self._process.is_alive()
+    def is_usable(self) -> bool:
+        """Whether another attempt can be given to it."""
+        return not self._is_killed and self._process.is_alive()
 
-    def kill(self) -> None:
-        self._process.kill()
+    def kill(self, execution: Execution) -> None:
+        """Kill it, if it (still) runs this attempt and not the next."""
+        with self._lock:
+            if self._current is execution:
+                self._is_killed = True
+                self._process.kill()
 
     def close(self) -> None:
         self._pipe.close()
 
     def run(self, execution: Execution) -> Outcome | None:
         """Have the child run one attempt; pass on what it says; None: there is nothing to settle."""
-        function = execution.handler.function
+        with self._lock:
+            self._current = execution
+        if execution.stop_reason is not None:  # since it began: whoever stopped it knew of no child yet
+            self.kill(execution)
         try:
-            self._pipe.send((function.__module__, function.__qualname__, execution.claim))
-            while True:
-                match self._pipe.recv():
-                    case "progress", fraction, note:
-                        execution.report(fraction, note)
-                    case "settled", None, None:
-                        execution.settled()
-                    case "outcome", outcome, None:
-                        return outcome  # type: ignore[no-any-return]
+            return self._converse(execution)
         except (EOFError, OSError):
             self._process.join()
             return self._death(execution)
+        finally:
+            with self._lock:
+                self._current = None
+
+    def _converse(self, execution: Execution) -> Outcome | None:
+        function = execution.handler.function
+        self._pipe.send((function.__module__, function.__qualname__, execution.claim))
+        while True:
+            match self._pipe.recv():
+                case "progress", fraction, note:
+                    execution.report(fraction, note)
+                case "settled", None, None:
+                    execution.settled()
+                case "outcome", outcome, None:
+                    return outcome  # type: ignore[no-any-return]
 
     def _death(self, execution: Execution) -> Outcome | None:
         code = self._process.exitcode

@@ -1,0 +1,8 @@
+"""`python -m fencepost.cli`: the same as `fencepost`."""
+
+import sys
+
+from fencepost.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

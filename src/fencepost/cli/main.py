@@ -1,0 +1,104 @@
+"""The `fencepost` command: its tree, its exit codes, and what becomes of errors."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from sqlalchemy import exc
+from typer.main import get_command
+
+import fencepost
+from fencepost.cli.demo import demo
+from fencepost.cli.doctor import doctor
+from fencepost.cli.jobs import jobs
+from fencepost.cli.output import problem
+from fencepost.cli.queues import queues
+from fencepost.cli.upkeep import migrate, prune
+from fencepost.cli.worker import worker
+from fencepost.cli.workers import workers
+from fencepost.errors import FencepostError
+
+__all__ = ["cli", "main"]
+
+cli = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"fencepost {fencepost.__version__}")
+        raise typer.Exit
+
+
+@cli.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Print the traceback of an error. So does FENCEPOST_DEBUG=1.")
+    ] = False,
+) -> None:
+    """Durable background jobs on the database you already have: SQLite, PostgreSQL, MariaDB or MySQL.
+
+    Exit codes: 0 all went well; 1 something is wrong, is not there, or was refused; 2 the command was not understood;
+    130 interrupted.
+
+    \b
+    Example:
+      fencepost demo
+    """
+
+
+cli.command()(worker)
+cli.command()(demo)
+cli.add_typer(jobs, name="jobs")
+cli.add_typer(queues, name="queues")
+cli.add_typer(workers, name="workers")
+cli.command()(migrate)
+cli.command()(prune)
+cli.command()(doctor)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line. What fencepost raises on purpose becomes one line on stderr.
+
+    Args:
+        arguments: without the program's name; default: those of this process.
+
+    Returns:
+        The exit code.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that cannot show a character is no reason to fail.
+            with contextlib.suppress(io.UnsupportedOperation):
+                stream.reconfigure(errors="backslashreplace")
+    try:
+        get_command(cli)(given, prog_name="fencepost")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except (FencepostError, exc.SQLAlchemyError) as error:
+        _report(str(error.orig) if isinstance(error, exc.DBAPIError) else str(error), given)
+    except Exception as error:  # noqa: BLE001 - the last line of defence: one line instead of a traceback
+        _report(f"unexpected {type(error).__name__}: {error} (a traceback: fencepost --debug ...)", given)
+    return 1
+
+
+def _report(text: str, arguments: Sequence[str]) -> None:
+    if os.environ.get("FENCEPOST_DEBUG") or "--debug" in arguments:
+        traceback.print_exc()
+    problem(text)

@@ -1,0 +1,57 @@
+"""Options that several commands share, and the durations people write."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+
+__all__ = ["AppArgument", "AppOption", "JsonOption", "UrlOption", "age", "duration"]
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
+_PLAIN = re.compile(r"\d+(?:\.\d+)?")
+
+
+def duration(text: str | float) -> float:
+    """Seconds from `90s`, `15m`, `1h30m`, `7d`, or a plain number of seconds."""
+    if isinstance(text, float):  # Typer has its defaults parsed too
+        return text
+    return float(text) if _PLAIN.fullmatch(text.strip()) else age(text)
+
+
+def age(text: str) -> float:
+    """Seconds from a duration with its unit: a plain number would be days to one reader and seconds to another."""
+    plain = text.strip().lower()
+    parts = _PART.findall(plain)
+    if not parts or "".join(number + unit for number, unit in parts) != plain:
+        raise typer.BadParameter(f"{text!r} is no duration. Write 90s, 15m, 12h, 7d or 1h30m.")
+    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+
+
+UrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="The database: sqlite:///jobs.db, postgresql://user:password@host/database, mysql://... "
+        "Default: the environment variable FENCEPOST_URL, which keeps a password out of the list of processes.",
+    ),
+]
+AppOption = Annotated[
+    str | None,
+    typer.Option("--app", metavar="APP", help="The database of this app (module:attribute), instead of --url."),
+]
+AppArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="APP",
+        help="Where your fencepost.App is: module:attribute, for example tasks:app. Modules are looked for in the "
+        "current directory too.",
+        show_default=False,
+    ),
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print JSON on stdout and nothing else. Instants are ISO 8601 in UTC.")
+]

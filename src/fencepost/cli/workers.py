@@ -1,0 +1,67 @@
+"""`fencepost workers`: who runs jobs."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import timedelta
+
+import typer
+
+from fencepost.cli.options import AppOption, JsonOption, UrlOption
+from fencepost.cli.output import Column, since, table, write_json
+from fencepost.cli.targets import opened
+from fencepost.store.diagnosis import ALIVE_SECONDS
+from fencepost.store.rows import instant
+
+__all__ = ["workers"]
+
+workers = typer.Typer(no_args_is_help=True, help="Look at workers.")
+
+
+@workers.command("list")
+def list_workers(url: UrlOption = None, app: AppOption = None, as_json: JsonOption = False) -> None:
+    """List workers, as they last reported.
+
+    One that was killed stays in the list for a day, as silent. Its jobs come back by themselves when their leases
+    have run out.
+
+    \b
+    Example:
+      fencepost workers list --url sqlite:///jobs.db
+    """
+    with opened(url, app) as target:
+        found = target.store.list_workers()
+        now = instant(target.store.now())
+    assert now is not None
+    alive = [
+        worker.seen_at is not None and now - worker.seen_at <= timedelta(seconds=ALIVE_SECONDS) for worker in found
+    ]
+    if as_json:
+        write_json(
+            [dataclasses.asdict(worker) | {"alive": answer} for worker, answer in zip(found, alive, strict=True)]
+        )
+        return
+    table(
+        [
+            Column("WORKER"),
+            Column("STATE", style=lambda state: "green" if state == "alive" else "bold red"),
+            Column("RUNNING"),
+            Column("SEEN"),
+            Column("STARTED", yields=3),
+            Column("QUEUES", least=8, yields=1),
+            Column("KINDS", least=16, yields=2),
+        ],
+        [
+            (
+                worker.owner,
+                "alive" if answer else "silent",
+                f"{worker.running}/{worker.concurrency}",
+                since(worker.seen_at, now),
+                since(worker.started_at, now),
+                "all" if worker.queues is None else ", ".join(worker.queues),
+                ", ".join(worker.kinds),
+            )
+            for worker, answer in zip(found, alive, strict=True)
+        ],
+        empty="No worker has reported itself.",
+    )
