@@ -135,6 +135,7 @@ class Worker:
         self._board = Board(self._settler.put, self._slot_freed, self._settler.wake)
         self._claimer: Claimer | None = None
         self._planner_wake = threading.Event()
+        self._heartbeat: Heartbeat | None = None
         self._reclaims_from = 0.0
 
     def _check_handlers(self) -> None:
@@ -198,7 +199,7 @@ class Worker:
                 self._registry.kinds(),
                 started_at,
             )
-            heartbeat = Heartbeat(
+            self._heartbeat = heartbeat = Heartbeat(
                 self._store,
                 self.owner,
                 self._board,
@@ -291,11 +292,13 @@ class Worker:
     def _housekeep(self, *, reclaims: bool) -> int:
         """Run the passes.
 
-        While the database is away, the leases of living workers run out too. So when it is back their heartbeats get
-        the first word, and only who stays silent loses its jobs.
+        While this process is frozen, its own leases run out, and while the database is away, those of all living
+        workers. Afterwards their heartbeats get the first word, and only who stays silent loses its jobs.
         """
+        reclaims = reclaims and time.monotonic() >= self._reclaims_from
+        reclaims = reclaims and self._heartbeat is not None and self._heartbeat.is_fresh
         try:
-            moved = housekeep(self._store, reclaims=reclaims and time.monotonic() >= self._reclaims_from)
+            moved = housekeep(self._store, reclaims=reclaims)
         except (StoreUnavailable, exc.SQLAlchemyError):
             self._reclaims_from = math.inf
             raise
