@@ -45,6 +45,7 @@ DEFAULT_POLL_SECONDS = 0.2
 _UNWIND_SECONDS = 1.0
 _LOOP_END_SECONDS = 0.3  # with the time to unwind, less than 2 s beyond the grace
 _LOOK_SECONDS = 0.5
+_SHORTEST_PAUSE_SECONDS = 0.005
 _PATIENCE_SECONDS = 2.0
 _FLUSH_SECONDS = 10.0
 _REUNION_SECONDS = 6.0  # the longest pause between two tries of a heartbeat, and a second
@@ -131,7 +132,7 @@ class Worker:
         self._hurry = False
         self._changed: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
-        self._settler = Settler(self._store)
+        self._settler = Settler(self._store, self.wake)
         self._board = Board(self._settler.put, self._slot_freed, self._settler.wake)
         self._claimer: Claimer | None = None
         self._planner_wake = threading.Event()
@@ -317,8 +318,9 @@ class Worker:
             if moved and self._claimer is not None:
                 self._claimer.wake()
             pause = thread.persist(lambda: seconds_until_next(self._store), "planning")
-            if pause:
-                self._planner_wake.wait(pause)
+            if pause is not None:
+                # What is due and did not move is in another planner's hands at this moment.
+                self._planner_wake.wait(max(pause, _SHORTEST_PAUSE_SECONDS))
 
     def _wind_down(self, executors: dict[str, Executor]) -> None:
         """Wait for what runs, then hand the rest back."""
