@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import re
+import threading
 from collections.abc import Iterator
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import URL, Connection, event, inspect, text
+from sqlalchemy import URL, Connection, event, inspect
 
 import fencepost
 from fencepost.store import Database, schema
@@ -209,27 +210,26 @@ def test_a_migration_that_fails_half_way_leaves_nothing_behind(empty: URL) -> No
     database.close()
 
 
-def test_a_migration_waits_for_the_one_that_runs(empty: URL, database_name: str) -> None:
-    """L5: while one holds the lock, another has not begun; when it is gone, the other goes on."""
-    database = Database(empty, busy_timeout=30)
-    with database.transaction() as conn:
-        database.dialect.lock_migrations(conn)
-        waiting = Database(empty, busy_timeout=0.05, patience=0.05)
-        if database_name == "sqlite":
-            with pytest.raises(fencepost.StoreUnavailable, match="locked"):
-                schema.migrate(waiting)
-        else:
-            limit = {"postgresql": "SET LOCAL lock_timeout = 50", "mysql": "DO 0"}[database_name]
-            with waiting.engine.connect() as other:
-                other.execute(text(limit))
-                take = partial(waiting.dialect.lock_migrations, other)
-                if database_name == "postgresql":
-                    with pytest.raises(Exception, match="lock timeout"):
-                        take()
-                else:
-                    free = text("SELECT IS_FREE_LOCK(CONCAT('fencepost:', DATABASE()))")
-                    assert other.execute(free).scalar_one() == 0
-        waiting.close()
-        database.dialect.unlock_migrations(conn)
-    assert schema.migrate(database) is True
-    database.close()
+def test_a_migration_waits_for_the_one_that_runs(empty: URL) -> None:
+    """L5: one that comes while another is half-way finds, when it is its turn, that all is done."""
+    first, second = Database(empty), Database(empty, busy_timeout=30)
+    half_way, go_on = threading.Event(), threading.Event()
+
+    def pause(_conn: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if "CREATE TABLE" in statement and "fencepost_workers" in statement:
+            half_way.set()
+            assert go_on.wait(30)
+
+    def second_in_line(_conn: Any, _cursor: Any, _statement: str, *_: Any) -> None:
+        go_on.set()  # it has looked and found no tables, so it is about to wait
+
+    event.listen(first.engine, "before_cursor_execute", pause)
+    with ThreadPoolExecutor(2) as threads:
+        running = threads.submit(schema.migrate, first)
+        assert half_way.wait(30)
+        event.listen(second.engine, "before_cursor_execute", second_in_line)
+        coming = threads.submit(schema.migrate, second)
+        assert running.result(60) is True
+        assert coming.result(60) is False
+    first.close()
+    second.close()

@@ -87,21 +87,21 @@ def migrate(database: Database) -> bool:
     Raises:
         SchemaError: the schema is newer than this build.
     """
-    return database.write(lambda conn: _migrate(database, conn))
+    found = status(database)
+    _refuse_newer(database, found)
+    if found.is_current:
+        return False
+    with database.dialect.migrating(database.engine):
+        return database.write(lambda conn: _migrate(database, conn))
 
 
 def _migrate(database: Database, conn: Connection) -> bool:
-    database.dialect.lock_migrations(conn)
-    try:
-        found = _status(conn)
-        _refuse_newer(database, found)
-        if found.is_current:
-            return False
-        _upgrade(conn)
-        return True
-    finally:
-        if not conn.invalidated:
-            database.dialect.unlock_migrations(conn)
+    found = _status(conn)
+    _refuse_newer(database, found)
+    if found.is_current:
+        return False
+    _upgrade(conn)
+    return True
 
 
 def _upgrade(conn: Connection) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import inspect
 import logging
@@ -137,9 +138,17 @@ class AsyncExecutor:
         except BaseException as error:  # noqa: BLE001 - SystemExit too: a handler does not stop its worker
             outcome = outcome_of_error(execution, error)  # type: ignore[assignment]
         execution.task = None
-        while task.cancelling():  # the cancellation was this attempt's, not the next one's
-            task.uncancel()
+        if task.cancelling():
+            await _forget_cancellation(task)
         execution.finish(outcome)
+
+
+async def _forget_cancellation(task: asyncio.Task[None]) -> None:
+    """What was asked of the task was meant for the attempt that has ended, not for the next one."""
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)  # one that the handler did not wait for comes now; `uncancel` alone leaves it pending
+    while task.cancelling():
+        task.uncancel()
 
 
 class ThreadExecutor:

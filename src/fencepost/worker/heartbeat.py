@@ -57,6 +57,12 @@ class Heartbeat:
         self._executors = executors
         self._lease_seconds = lease_seconds
         self._description = description
+        self._renewed_at = time.monotonic()
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether this worker has renewed its leases lately. When it was frozen, or cut off, it has not."""
+        return time.monotonic() - self._renewed_at < self._lease_seconds * 2 / 3
 
     def run(self, thread: WorkerThread) -> None:
         """The thread's body."""
@@ -71,14 +77,19 @@ class Heartbeat:
 
     def _beat(self) -> bool:
         held = self._board.held()
+        asked_at = time.monotonic()
         beat = self._store.heartbeat(
             self._owner, [execution.claim.lease for execution in held], lease=self._lease_seconds
         )
+        self._renewed_at = asked_at
         still_held = {execution.key for execution in self._board.held()}
+        newest = dict(sorted(execution.key for execution in held))  # a job may have been claimed here once more
         for execution in held:
-            if execution.claim.id in beat.cancelled:
-                request_stop(execution, Stop.CANCEL, self._executors)
-            elif execution.claim.id not in beat.renewed and execution.key in still_held and not execution.decided:
+            job_id, token = execution.key
+            if job_id in beat.renewed and token == newest[job_id]:
+                if job_id in beat.cancelled:
+                    request_stop(execution, Stop.CANCEL, self._executors)
+            elif execution.key in still_held and not execution.decided and execution.stop_reason is None:
                 logger.warning("%s", lease_lost_text(execution.claim))
                 request_stop(execution, Stop.LEASE_LOST, self._executors)
         self._store.record_worker(self._description | {"running": self._board.slots_taken})

@@ -31,7 +31,9 @@ def outcome_of_error(execution: Execution, error: BaseException) -> Outcome | No
     """What an exception makes of the attempt. None: there is nothing to settle."""
     match error:
         case LeaseLost():
-            logger.warning("%s", error)
+            if execution.stop_reason is None:  # or the heartbeat has said so
+                execution.stop_reason = Stop.LEASE_LOST
+                logger.warning("%s", error)
             return None
         case Retry():
             return _delayed(Verb.RETRY, error.after, error=str(error.reason))

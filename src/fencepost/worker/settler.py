@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from collections.abc import Callable
 
 from sqlalchemy import exc
 
@@ -27,10 +28,12 @@ class Settler:
 
     Args:
         store: where.
+        on_returned: told when jobs were given back, which are due now or at an instant that nobody knows of yet.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, on_returned: Callable[[], None]) -> None:
         self._store = store
+        self._on_returned = on_returned
         self._outcomes: deque[tuple[Execution, Outcome]] = deque()
         self._wake = threading.Event()
         self.settled = 0
@@ -77,6 +80,8 @@ class Settler:
                 for single in group:
                     self._write([single], board)
                 return True
+        if any(outcome.is_returning for _, outcome in group):
+            self._on_returned()
         for (execution, outcome), answer in zip(group, held, strict=True):
             board.settled(execution)
             if answer:

@@ -45,6 +45,7 @@ DEFAULT_POLL_SECONDS = 0.2
 _UNWIND_SECONDS = 1.0
 _LOOP_END_SECONDS = 0.3  # with the time to unwind, less than 2 s beyond the grace
 _LOOK_SECONDS = 0.5
+_SHORTEST_PAUSE_SECONDS = 0.005
 _PATIENCE_SECONDS = 2.0
 _FLUSH_SECONDS = 10.0
 _REUNION_SECONDS = 6.0  # the longest pause between two tries of a heartbeat, and a second
@@ -134,10 +135,11 @@ class Worker:
         self._hurry = False
         self._changed: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
-        self._settler = Settler(self._store)
+        self._settler = Settler(self._store, self.wake)
         self._board = Board(self._settler.put, self._slot_freed, self._settler.wake)
         self._claimer: Claimer | None = None
         self._planner_wake = threading.Event()
+        self._heartbeat: Heartbeat | None = None
         self._reclaims_from = 0.0
 
     def _check_handlers(self) -> None:
@@ -203,7 +205,7 @@ class Worker:
                 self._registry.kinds(),
                 started_at,
             )
-            heartbeat = Heartbeat(
+            self._heartbeat = heartbeat = Heartbeat(
                 self._store,
                 self.owner,
                 self._board,
@@ -296,11 +298,13 @@ class Worker:
     def _housekeep(self, *, reclaims: bool) -> int:
         """Run the passes.
 
-        While the database is away, the leases of living workers run out too. So when it is back their heartbeats get
-        the first word, and only who stays silent loses its jobs.
+        While this process is frozen, its own leases run out, and while the database is away, those of all living
+        workers. Afterwards their heartbeats get the first word, and only who stays silent loses its jobs.
         """
+        reclaims = reclaims and time.monotonic() >= self._reclaims_from
+        reclaims = reclaims and self._heartbeat is not None and self._heartbeat.is_fresh
         try:
-            moved = housekeep(self._store, reclaims=reclaims and time.monotonic() >= self._reclaims_from)
+            moved = housekeep(self._store, reclaims=reclaims)
         except (StoreUnavailable, exc.SQLAlchemyError):
             self._reclaims_from = math.inf
             raise
@@ -319,8 +323,9 @@ class Worker:
             if moved and self._claimer is not None:
                 self._claimer.wake()
             pause = thread.persist(lambda: seconds_until_next(self._store), "planning")
-            if pause:
-                self._planner_wake.wait(pause)
+            if pause is not None:
+                # What is due and did not move is in another planner's hands at this moment.
+                self._planner_wake.wait(max(pause, _SHORTEST_PAUSE_SECONDS))
 
     def _wind_down(self, executors: dict[str, Executor]) -> None:
         """Wait for what runs, then hand the rest back."""

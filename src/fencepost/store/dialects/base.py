@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -130,12 +131,9 @@ class Dialect(ABC):
     def classify(self, error: exc.DBAPIError) -> Fault:
         """Whether an error of the driver may pass."""
 
-    @abstractmethod
-    def lock_migrations(self, conn: Connection) -> None:
-        """Wait until no other process migrates; held until the connection's transaction ends or it closes."""
-
-    def unlock_migrations(self, conn: Connection) -> None:  # noqa: B027 - most have nothing to do
-        """Let the next one migrate, where the transaction's end does not do so by itself."""
+    def migrating(self, engine: Engine) -> AbstractContextManager[None]:
+        """Keep other processes from migrating meanwhile, on a connection of its own: until after the commit."""
+        return nullcontext()
 
     @abstractmethod
     def ignoring_conflicts(self, table: Table) -> Insert:

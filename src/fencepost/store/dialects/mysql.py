@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -94,21 +95,23 @@ class MySQL(Dialect):
             return Fault.TRANSIENT
         return Fault.TRANSIENT if code in _TRANSIENT_CODES else Fault.PERMANENT
 
-    def lock_migrations(self, conn: Connection) -> None:
-        """A named lock for this database, held by the connection: DDL commits, so no row lock would last."""
-        taken = conn.execute(
-            text("SELECT GET_LOCK(CONCAT('fencepost:', DATABASE()), :seconds)"),
-            {"seconds": _MIGRATION_WAIT_SECONDS},
-        ).scalar()
-        if taken != 1:
-            raise StoreUnavailable(
-                f"Another process has been migrating this database for {_MIGRATION_WAIT_SECONDS} s. "
-                "Look for it with SHOW PROCESSLIST, then migrate again."
-            )
-
-    def unlock_migrations(self, conn: Connection) -> None:
-        """RELEASE_LOCK."""
-        conn.execute(text("SELECT RELEASE_LOCK(CONCAT('fencepost:', DATABASE()))"))
+    @contextmanager
+    def migrating(self, engine: Engine) -> Iterator[None]:
+        """A named lock for this database, held by a connection: DDL commits, so no row lock would last."""
+        with engine.connect() as conn:
+            taken = conn.execute(
+                text("SELECT GET_LOCK(CONCAT('fencepost:', DATABASE()), :seconds)"),
+                {"seconds": _MIGRATION_WAIT_SECONDS},
+            ).scalar()
+            if taken != 1:
+                raise StoreUnavailable(
+                    f"Another process has been migrating this database for {_MIGRATION_WAIT_SECONDS} s. "
+                    "Look for it with SHOW PROCESSLIST, then migrate again."
+                )
+            try:
+                yield
+            finally:
+                conn.execute(text("SELECT RELEASE_LOCK(CONCAT('fencepost:', DATABASE()))"))
 
     def ignoring_conflicts(self, table: Table) -> Insert:
         """INSERT ... ON DUPLICATE KEY UPDATE of nothing; INSERT IGNORE would swallow every other error too."""

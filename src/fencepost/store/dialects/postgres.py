@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -109,9 +110,12 @@ class Postgres(Dialect):
             return Fault.TRANSIENT if isinstance(error, exc.OperationalError) else Fault.PERMANENT
         return Fault.TRANSIENT if state in _TRANSIENT_STATES or state.startswith("08") else Fault.PERMANENT
 
-    def lock_migrations(self, conn: Connection) -> None:
+    @contextmanager
+    def migrating(self, engine: Engine) -> Iterator[None]:
         """A transaction-level advisory lock: poolers keep it with the transaction."""
-        conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+        with engine.begin() as conn:
+            conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+            yield
 
     def ignoring_conflicts(self, table: Table) -> Insert:
         """INSERT ... ON CONFLICT DO NOTHING."""

@@ -67,7 +67,8 @@ class SQLite(Dialect):
     """The standard library's sqlite3, in WAL mode, every write transaction begun with BEGIN IMMEDIATE.
 
     IMMEDIATE takes the write lock before anything is read, so no transaction ever has to turn from reading to
-    writing: the SQLITE_BUSY_SNAPSHOT that no busy timeout heals cannot happen.
+    writing: the SQLITE_BUSY_SNAPSHOT that no busy timeout heals cannot happen. It also lets one process migrate at a
+    time, since DDL is transactional.
     """
 
     name = "sqlite"
@@ -145,9 +146,6 @@ class SQLite(Dialect):
         """Busy and locked pass; a full disk, a corrupt file and the like do not."""
         code = getattr(error.orig, "sqlite_errorcode", None)
         return Fault.TRANSIENT if code is not None and code & 0xFF in (_BUSY, _LOCKED) else Fault.PERMANENT
-
-    def lock_migrations(self, conn: Connection) -> None:
-        """Nothing to do: the transaction began IMMEDIATE, and DDL is transactional."""
 
     def ignoring_conflicts(self, table: Table) -> Insert:
         """INSERT ... ON CONFLICT DO NOTHING."""
