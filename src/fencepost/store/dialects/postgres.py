@@ -36,11 +36,10 @@ __all__ = ["Postgres"]
 _NOW = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
 _CLOCK = text(f"SELECT {_NOW}")
 # Without fresh statistics the planner answers a claim or a settlement of some hundred rows with a hash join over
-# a sequential scan of the whole table. These settings last for the transaction, so a pooler cannot leak them.
-_CLOCK_AND_PIN = text(
-    f"SELECT {_NOW}, set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true), "
-    "set_config('enable_mergejoin', 'off', true)"
-)
+# a sequential scan of the whole table, and a claim of one with a sort of all that is ready. These settings last for
+# the transaction, so a pooler cannot leak them.
+_PINNED = ("enable_seqscan", "enable_bitmapscan", "enable_sort", "enable_hashjoin", "enable_mergejoin")
+_CLOCK_AND_PIN = text(f"SELECT {_NOW}, " + ", ".join(f"set_config('{name}', 'off', true)" for name in _PINNED))
 _PLACE = "place"  # WITH ORDINALITY: counts from 1
 _MIGRATION_LOCK = 0x66656E6365  # "fence"
 
