@@ -39,12 +39,20 @@ def list_queues(url: UrlOption = None, app: AppOption = None, as_json: JsonOptio
         [
             Column("QUEUE", least=12),
             Column("READY"),
+            Column("BLOCKED"),
             Column("SCHEDULED"),
             Column("RUNNING"),
             Column("PAUSED", yields=1),
         ],
         [
-            (queue.name, str(queue.ready), str(queue.scheduled), str(queue.running), since(queue.paused_since, now))
+            (
+                queue.name,
+                str(queue.ready),
+                str(queue.blocked),
+                str(queue.scheduled),
+                str(queue.running),
+                since(queue.paused_since, now),
+            )
             for queue in found
         ],
         empty="No queue has live jobs, and none is paused.",

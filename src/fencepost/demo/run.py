@@ -255,7 +255,7 @@ class Course:
         for counts in self._app.store.queue_counts():
             if counts.name == QUEUE:
                 return counts
-        return QueueCounts(QUEUE, 0, 0, 0, None)
+        return QueueCounts(QUEUE, ready=0, blocked=0, scheduled=0, running=0, paused_since=None)
 
     def _pause(self) -> None:
         """Between two looks: show how far it is, and see that the workers live."""
@@ -270,4 +270,4 @@ class Course:
 
 
 def _left(counts: QueueCounts) -> int:
-    return counts.ready + counts.scheduled + counts.running
+    return counts.ready + counts.blocked + counts.scheduled + counts.running
