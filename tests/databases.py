@@ -21,7 +21,7 @@ SERVERS = {
 }
 NAMES = ("sqlite", *SERVERS)
 _DRIVERS = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql"}
-TABLES = ("fencepost_jobs", "fencepost_queues", "fencepost_workers")
+TABLES = ("fencepost_jobs", "fencepost_queues", "fencepost_schedules", "fencepost_workers")
 
 
 @cache
