@@ -12,7 +12,7 @@ from fencepost.codec import MAX_PAYLOAD_BYTES, ArgumentsCodec, ResultCodec
 from fencepost.errors import ConfigurationError
 from fencepost.job import Options
 
-__all__ = ["Executor", "Handler", "Registry", "kind_of"]
+__all__ = ["Executor", "Handler", "Registry", "kind_of", "module_of"]
 
 Executor: TypeAlias = Literal["async", "thread", "process"]
 """Where a handler runs: on the worker's event loop, on one of its threads, or in a process that can be killed."""
@@ -83,19 +83,25 @@ class Registry:
 
 
 def kind_of(function: Callable[..., Any]) -> str:
-    """The default kind: module path and function name. A script's own module is named after its file.
+    """The default kind: module path and function name."""
+    return f"{module_of(function)}.{function.__qualname__}"
 
-    A job enqueued by `python tasks.py` must find its handler in a worker that imports `tasks`.
+
+def module_of(function: Callable[..., Any]) -> str:
+    """The module that defines a function. A script's own module is named after its file.
+
+    A job enqueued by `python tasks.py` must find its handler in a worker that imports `tasks`, and two scripts on one
+    database must not take each other's schedules for their own.
     """
     module = function.__module__
     if module == "__main__":
         spec = getattr(inspect.getmodule(function), "__spec__", None)
         file = inspect.getsourcefile(function)
         if spec is not None:
-            module = spec.name.removesuffix(".__main__")
-        elif file is not None:
-            module = inspect.getmodulename(file) or module
-    return f"{module}.{function.__qualname__}"
+            return str(spec.name.removesuffix(".__main__"))
+        if file is not None:
+            return inspect.getmodulename(file) or module
+    return module
 
 
 def _origin(function: Callable[..., Any]) -> str:

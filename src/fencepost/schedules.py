@@ -15,7 +15,7 @@ from fencepost.handle import JobHandle
 from fencepost.job import Job, State, Trigger
 from fencepost.options import Asked, build_options, check_name
 from fencepost.planning.cron import checked, fires_after, next_fire
-from fencepost.registry import Handler
+from fencepost.registry import Handler, module_of
 from fencepost.schedule import (
     DEFAULT_GRACE_SECONDS,
     DEFAULT_MAX_CATCH_UP,
@@ -179,7 +179,7 @@ class Schedules:
         """
         saved: dict[str, Saved] = {}
         for name, (handler, cron, asked) in self._declared.items():
-            new = build_schedule(name, handler, cron, handler.function.__module__, **asked)
+            new = build_schedule(name, handler, cron, module_of(handler.function), **asked)
             saved[name] = self._store.save_schedule(new)
             if saved[name] is Saved.OUTRANKED:
                 logger.warning(
@@ -187,7 +187,7 @@ class Schedules:
                     "win at once, give it a higher version=.",
                     name,
                 )
-        modules = {handler.function.__module__ for handler in self._app._registry.handlers()}
+        modules = {module_of(handler.function) for handler in self._app._registry.handlers()}
         for name in self._store.pause_undeclared(modules, saved.keys()):
             logger.warning("The schedule %r is not declared any more and was paused.", name)
         for name in self._store.recheck_schedules():
@@ -261,7 +261,7 @@ class Schedules:
             raise ConfigurationError(f"count is from 1 to 1000, not {count}")
         if name is not None:
             stored = self.get(name)
-            cron, every, at, timezone = stored.cron, stored.every, stored.at, stored.timezone
+            cron, every, at, anchor, timezone = stored.cron, stored.every, stored.at, stored.anchor, stored.timezone
         timing = build_timing(cron, every, at, anchor, timezone)
         start = self._store.now() if after is None else instant_micros(after, "after")
         zone = ZoneInfo(timezone)

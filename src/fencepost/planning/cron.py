@@ -1,9 +1,13 @@
 """When a schedule fires: cron expressions by Debian cron's rules, intervals, single instants.
 
-Daylight saving follows Debian's cron(8), as cronsim implements it: a wall time in the hour that is left out fires
-once, right after it; a wall time in the hour that is repeated fires once, at the first; an expression whose hour or
-minute field starts with a star follows real time through both. Six fields (leading seconds) always follow real time.
-If the day of month or the day of week starts with a star, both must match; otherwise either one does.
+Daylight saving follows Debian's cron(8): a wall time in the hour that is left out fires once, right after it; a wall
+time in the hour that is repeated fires once, at the first; an expression whose hour or minute field starts with a star
+follows real time through both. Six fields (leading seconds) always follow real time. If the day of month or the day of
+week starts with a star, both must match; otherwise either one does.
+
+cronsim reads the expressions and says which days match; the instants of a day are found here. Its own walk goes by
+whole hours of real time, and so leaves instants out where the clocks change by half an hour, and takes a midnight that
+is left out for one that exists.
 """
 
 from __future__ import annotations
@@ -36,7 +40,11 @@ _NICKNAMES = {
 }
 _SECOND: Micros = 1_000_000
 _DAY: Micros = 86_400 * _SECOND
+_ONE_DAY = timedelta(days=1)
+_MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_PARSED_FROM = datetime(2000, 1, 1, tzinfo=ZoneInfo("Etc/UTC"))  # a zone, or cronsim does not tell fixed times apart
+_SEARCHED_YEARS = 50  # a leap day that is a Monday may be 40 years away
 _FIXED_ZONE = re.compile(r"^(EST|MST|HST|[A-Z]{3}\d|Etc/GMT.+)", re.ASCII)
 
 
@@ -139,41 +147,101 @@ def _until(timing: Timing, after: Micros, last: Micros) -> Iterator[Micros]:
 
 def _cron_after(cron: Cron, after: Micros) -> Iterator[Micros]:
     zone = _zone(cron.timezone)
-    # Floor division, so that an instant before 1970 is rounded down as well.
-    start = _EPOCH + timedelta(microseconds=after // _SECOND * _SECOND)
+    sim = _parsed(cron.expression)
     try:
-        for moment in CronSim(_fields(cron.expression), start.astimezone(zone)):
-            at = (moment - _EPOCH) // timedelta(microseconds=1)
-            # cronsim walks wall times: from inside a repeated hour it may name that hour's first pass again.
-            if at > after:
-                yield at
-                after = at
-    except (OverflowError, ValueError):  # the year 9999
+        day = _local(after, zone).date()
+        last_year = day.year + _SEARCHED_YEARS
+        while day.year <= last_year:
+            for at in _instants_of(sim, day, zone, after):
+                # Several wall times that are left out may all fire right after the gap: that is once.
+                if at > after:
+                    yield at
+                    after = at
+                    last_year = day.year + _SEARCHED_YEARS
+            day += _ONE_DAY
+    except OverflowError:  # the year 9999
         return
 
 
+def _instants_of(sim: CronSim, day: date, zone: ZoneInfo, after: Micros) -> Iterator[Micros]:
+    """A day's instants in order, from the hour of `after` on."""
+    is_match = _matches(sim, day)
+    if not is_match and not _matches(sim, day - _ONE_DAY):
+        return
+    if _is_even(day, zone):
+        if is_match:
+            start, _ = _bounds(day, zone)
+            yield from _by_fields(sim, start, after)
+    elif sim.fixup_tz is None:
+        yield from _by_real_time(sim, *_bounds(day, zone), zone)
+    elif is_match:
+        for hour in sorted(sim.hours):
+            for minute in sorted(sim.minutes):
+                yield _first_pass(datetime.combine(day, time_of_day(hour, minute)), zone)
+
+
+def _by_fields(sim: CronSim, start: Micros, after: Micros) -> Iterator[Micros]:
+    minutes, seconds = sorted(sim.minutes), sorted(sim.seconds)
+    for hour in sorted(sim.hours):
+        if start + (hour + 1) * 3600 * _SECOND <= after:
+            continue
+        for minute in minutes:
+            for second in seconds:
+                yield start + (hour * 3600 + minute * 60 + second) * _SECOND
+
+
+def _by_real_time(sim: CronSim, start: Micros, end: Micros, zone: ZoneInfo) -> Iterator[Micros]:
+    """Minute by minute. Past a midnight that is repeated, the date is the day before's once more."""
+    for at in range(start, end, 60 * _SECOND):
+        local = _local(at, zone)
+        if local.hour in sim.hours and local.minute in sim.minutes and _matches(sim, local.date()):
+            yield from (at + second * _SECOND for second in sorted(sim.seconds))
+
+
+def _first_pass(wall: datetime, zone: ZoneInfo) -> Micros:
+    """The instant of a wall time: the first of two, or right after the gap that it lies in."""
+    while True:
+        at = (wall.replace(tzinfo=zone) - _EPOCH) // _MICROSECOND
+        if _local(at, zone).replace(tzinfo=None) == wall:
+            return at
+        wall += timedelta(minutes=1)
+
+
+def _matches(sim: CronSim, day: date) -> bool:
+    return day.month in sim.months and sim.match_day(day)
+
+
+def _local(at: Micros, zone: ZoneInfo) -> datetime:
+    return (_EPOCH + timedelta(microseconds=at)).astimezone(zone)
+
+
+@lru_cache(maxsize=1024)
+def _parsed(expression: str) -> CronSim:
+    """The expression's fields; `fixup_tz` is None if it follows real time."""
+    return CronSim(_fields(expression), _PARSED_FROM)
+
+
 def _count_cron(cron: Cron, first: Micros, last: Micros) -> int:
-    """Whole days without a change of the zone's offset are counted by their fields, the others instant by instant."""
+    """Days without a change of the zone's offset are counted by their fields, the others instant by instant."""
     zone = _zone(cron.timezone)
-    sim = CronSim(_fields(cron.expression), datetime(2000, 1, 1, tzinfo=zone))
+    sim = _parsed(cron.expression)
     per_day = len(sim.hours) * len(sim.minutes) * len(sim.seconds)
     total = 0
-    at = first
-    while at <= last:
-        local = (_EPOCH + timedelta(microseconds=at)).astimezone(zone)
-        day = local.date()
+    day = _local(first, zone).date()
+    while True:
         start, end = _bounds(day, zone)
-        stop = min(last + 1, end)
-        if at == start and stop == end and end - start == _DAY and _is_even(day, zone):
-            if day.month in sim.months and sim.match_day(day):
+        if start > last:
+            return total
+        low, high = max(first, start), min(last, end - 1)
+        # After a whole day that was left out, its wall times fire at this one's midnight.
+        if not (_is_even(day, zone) and _is_even(day - _ONE_DAY, zone)):
+            total += sum(1 for _ in _until(cron, low - 1, high))
+        elif _matches(sim, day):
+            if (low, high) == (start, end - 1):
                 total += per_day
-        elif end - start == _DAY and _is_even(day, zone):
-            if day.month in sim.months and sim.match_day(day):
-                total += _count_seconds(sim, (at - start + _SECOND - 1) // _SECOND, (stop - start - 1) // _SECOND)
-        else:
-            total += sum(1 for _ in _until(cron, at - 1, stop - 1))
-        at = stop
-    return total
+            else:
+                total += _count_seconds(sim, (low - start + _SECOND - 1) // _SECOND, (high - start) // _SECOND)
+        day += _ONE_DAY
 
 
 def _count_seconds(sim: CronSim, first: int, last: int) -> int:
@@ -192,15 +260,16 @@ def _count_seconds(sim: CronSim, first: int, last: int) -> int:
 
 def _bounds(day: date, zone: ZoneInfo) -> tuple[Micros, Micros]:
     def midnight(which: date) -> Micros:
-        return (datetime.combine(which, time_of_day(), tzinfo=zone) - _EPOCH) // timedelta(microseconds=1)
+        return (datetime.combine(which, time_of_day(), tzinfo=zone) - _EPOCH) // _MICROSECOND
 
-    return midnight(day), midnight(day + timedelta(days=1))
+    return midnight(day), midnight(day + _ONE_DAY)
 
 
+@lru_cache(maxsize=4096)
 def _is_even(day: date, zone: ZoneInfo) -> bool:
     """Whether the offset is one and the same from the day's midnight to the next, hour by hour."""
     offsets = {datetime.combine(day, time_of_day(hour), tzinfo=zone).utcoffset() for hour in range(24)}
-    offsets.add(datetime.combine(day + timedelta(days=1), time_of_day(), tzinfo=zone).utcoffset())
+    offsets.add(datetime.combine(day + _ONE_DAY, time_of_day(), tzinfo=zone).utcoffset())
     return len(offsets) == 1
 
 

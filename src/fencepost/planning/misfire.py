@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 
 from fencepost.job import Micros
 from fencepost.planning.cron import count_between, fires_after, last_between, next_fire
@@ -70,7 +70,8 @@ def plan_pass(
     horizon = now if until is None else min(now, until)
     late_from = now - grace
     last_missed = min(horizon, late_from - 1)
-    late = [*takewhile(lambda at: at <= horizon, fires_after(timing, max(cursor, late_from) - 1))][: MOST_AT_ONCE + 1]
+    in_grace = takewhile(lambda at: at <= horizon, fires_after(timing, max(cursor, late_from) - 1))
+    late = [*islice(in_grace, MOST_AT_ONCE + 1)]
     wanted = {Misfire.SKIP: 0, Misfire.LATEST: 0 if late else 1, Misfire.CATCH_UP: max_catch_up}[misfire]
     chosen = last_between(timing, cursor, last_missed, wanted)
     fires = [*chosen, *late]

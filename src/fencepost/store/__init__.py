@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 
 from fencepost.codec import ResultCodec
 from fencepost.errors import ConfigurationError
+from fencepost.ids import new_id
 from fencepost.job import DEFAULT_LEASE_SECONDS, Claim, EnqueueResult, Job, Lease, Micros, NewJob, Reason
 from fencepost.planning.outcome import Outcome, Verb
 from fencepost.schedule import NewSchedule, Schedule
@@ -334,7 +335,8 @@ class Store:
 
     def trigger_schedule(self, name: str, arguments: str | None = None) -> EnqueueResult:
         """Make an occurrence for this moment; see `fencepost.store.schedules.trigger_schedule`."""
-        return self._write(lambda conn: schedules.trigger_schedule(self.database, conn, name, arguments))
+        job_id = new_id()  # here, so that a repetition after a lost answer makes the same one
+        return self._write(lambda conn: schedules.trigger_schedule(self.database, conn, name, arguments, job_id))
 
     def backfill_schedule(self, name: str, first: Micros, last: Micros) -> list[str]:
         """Make the occurrences of a past range; see `fencepost.store.schedules.backfill`."""

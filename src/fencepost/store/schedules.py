@@ -345,7 +345,9 @@ def _record_missed(database: Database, conn: Connection, schedule: NewSchedule, 
     conn.execute(database.dialect.ignoring_conflicts(jobs).values(values))
 
 
-def trigger_schedule(database: Database, conn: Connection, name: str, arguments: str | None) -> EnqueueResult:
+def trigger_schedule(
+    database: Database, conn: Connection, name: str, arguments: str | None, job_id: str
+) -> EnqueueResult:
     """Make an occurrence for this very moment, by the same path as any other, whether or not it is paused.
 
     Args:
@@ -353,6 +355,7 @@ def trigger_schedule(database: Database, conn: Connection, name: str, arguments:
         conn: in a transaction that can write.
         name: the schedule.
         arguments: as JSON text; None: the schedule's.
+        job_id: of the occurrence: repeated with the same id it makes no second one.
 
     Raises:
         ScheduleNotFound: no such schedule.
@@ -364,10 +367,12 @@ def trigger_schedule(database: Database, conn: Connection, name: str, arguments:
     scheduled_for = now = database.now(conn)
     for _ in range(_MOST_ROUNDS):
         made = occurrence(schedule, scheduled_for, Trigger.MANUAL)
+        made.id = job_id
+        made.options = replace(made.options, run_at=None)  # at once, whichever microsecond is free
         insert_jobs(database.dialect, conn, [made], now)
-        stored = conn.execute(select(jobs.c.id).where(jobs.c.id == made.id)).scalar()
+        stored = conn.execute(select(jobs.c.id).where(jobs.c.id == job_id)).scalar()
         if stored is not None:
-            return EnqueueResult(made.id, created=True)
+            return EnqueueResult(job_id, created=True)
         scheduled_for += 1  # that instant has its occurrence already
     raise StoreUnavailable(f"No free instant was found for {name!r}. Trigger it again.")
 
@@ -502,7 +507,7 @@ def _decoded(row: Any) -> NewSchedule:
             permit_key=row.permit_key,
             slots=row.permit_slots,
         )
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ConfigurationError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigurationError(
             f"The schedule {row.name!r} cannot be decoded by this version of fencepost ({type(error).__name__}: "
             f"{error}). It stays in place and is not planned. Upgrade fencepost, or save it anew."
@@ -524,8 +529,14 @@ def _decode_timing(text: str) -> Timing:
     if "cron" in stored:
         return Cron(stored["cron"], stored["timezone"])
     if "every" in stored:
-        return Every(stored["every"], stored["anchor"])
-    return Once(stored["at"])
+        return Every(_whole(stored["every"]), _whole(stored["anchor"]))
+    return Once(_whole(stored["at"]))
+
+
+def _whole(value: object) -> Micros:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{value!r} is no number of microseconds")
+    return value
 
 
 def _encode_options(options: Options) -> str:
@@ -543,7 +554,10 @@ def _decode_options(text: str | None, queue: str) -> Options:
         stored["priority"] = Priority(stored["priority"])
     if "tags" in stored:
         stored["tags"] = tuple(stored["tags"])
-    return Options(queue=queue, **stored)
+    options = Options(queue=queue, **stored)
+    _whole(options.max_attempts)
+    _whole(options.duration_hint)
+    return options
 
 
 def _shown(row: Any) -> Schedule:
@@ -565,6 +579,7 @@ def _shown(row: Any) -> Schedule:
         queue=row.queue,
         cron=timing.expression if isinstance(timing, Cron) else None,
         every=timing.period / 1_000_000 if isinstance(timing, Every) else None,
+        anchor=instant(timing.anchor) if isinstance(timing, Every) else None,
         at=instant(timing.at) if isinstance(timing, Once) else None,
         timezone=timing.timezone if isinstance(timing, Cron) else "UTC",
         arguments=arguments,
