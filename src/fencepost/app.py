@@ -73,7 +73,8 @@ class Prepared(Generic[P, R]):
         Raises:
             ConfigurationError: a value that cannot be, with what would be right.
         """
-        return Prepared(self.app, self.handler, build_options(self._options, **options), connection or self._connection)
+        joins = self._connection if connection is None else connection
+        return Prepared(self.app, self.handler, build_options(self._options, **options), joins)
 
     def build(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """A job that is checked and encoded but not stored; for `app.enqueue_many`.

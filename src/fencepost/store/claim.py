@@ -36,11 +36,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import Connection
 
+from fencepost.errors import StoreUnavailable
 from fencepost.job import Claim, Hold, Micros, Reason, State
 from fencepost.planning.outcome import Outcome, Verb
 from fencepost.store.database import Database
 from fencepost.store.dialects.base import compiled_sql
-from fencepost.store.rows import CLAIM_COLUMNS, claim_from_row
+from fencepost.store.rows import CLAIM_COLUMNS, UNREADABLE, claim_from_row
 from fencepost.store.settle import settle, undecodable
 from fencepost.store.tables import ONE, jobs, line_of, queues, word
 
@@ -167,7 +168,12 @@ def claim(
         claims += runnable
         if not retired:
             break
-        database.write(lambda conn, retired=retired: settle(database.dialect, conn, retired, database.now(conn)))  # type: ignore[misc]
+        try:
+            database.write(lambda conn, retired=retired: settle(database.dialect, conn, retired, database.now(conn)))  # type: ignore[misc]
+        except StoreUnavailable:
+            if not claims:
+                raise
+            break  # what was claimed is not lost; the others are retired when their leases have run out
     return claims
 
 
@@ -309,7 +315,7 @@ def _sorted_out(
     for row in rows:
         try:
             claimed = claim_from_row(row[1:], owner, now)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except UNREADABLE as error:
             retired.append(undecodable(row[1:], owner, now, error))
             continue
         if claimed.deadline is not None and claimed.deadline <= now:

@@ -13,7 +13,7 @@ from fencepost.job import Claim, Lease, Micros
 from fencepost.planning.outcome import Outcome, Verb
 from fencepost.store.database import Database
 from fencepost.store.dialects import Dialect
-from fencepost.store.rows import CLAIM_COLUMNS, claim_from_row
+from fencepost.store.rows import CLAIM_COLUMNS, UNREADABLE, claim_from_row
 from fencepost.store.settle import held_by, settle, undecodable
 from fencepost.store.tables import jobs
 
@@ -131,7 +131,7 @@ def _claims(rows: Sequence[Any], now: Micros) -> Iterable[tuple[Claim, Outcome |
         row[0] = str(row[0])
         try:
             yield claim_from_row(row, owner, now), None
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except UNREADABLE as error:
             yield undecodable(row, owner, now, error)
 
 
