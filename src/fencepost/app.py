@@ -165,6 +165,7 @@ class Jobs:
         queue: str | None = None,
         key: str | None = None,
         tenant: str | None = None,
+        tag: str | None = None,
         before: str | None = None,
         limit: int = 50,
     ) -> list[Job]:
@@ -173,6 +174,7 @@ class Jobs:
         Args:
             state: one or several; None: all.
             kind, queue, key, tenant: equal to this; None: any.
+            tag: among its tags; None: any.
             before: the last id of the page before.
             limit: how many at most, up to 1,000; default 50.
 
@@ -191,6 +193,7 @@ class Jobs:
             queue=queue,
             key=key,
             tenant=tenant,
+            tag=tag,
             before=None if before is None else _checked_id(before),
             limit=limit,
         )

@@ -27,7 +27,6 @@ __all__ = [
     "DEFAULT_QUEUE",
     "FINAL_STATES",
     "LIVE_STATES",
-    "WAITING_STATES",
     "Attempt",
     "Backoff",
     "BackoffSpec",
@@ -69,7 +68,6 @@ class State(StrEnum):
 
 
 LIVE_STATES = frozenset({State.BLOCKED, State.SCHEDULED, State.READY, State.RUNNING})
-WAITING_STATES = frozenset({State.BLOCKED, State.SCHEDULED, State.READY})
 FINAL_STATES = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.SKIPPED})
 
 

@@ -14,7 +14,7 @@ from fencepost.planning.outcome import Outcome, Verb
 from fencepost.store.database import Database
 from fencepost.store.dialects import Dialect
 from fencepost.store.rows import CLAIM_COLUMNS, UNREADABLE, claim_from_row
-from fencepost.store.settle import held_by, settle, undecodable
+from fencepost.store.settle import CANCEL_REQUESTED, held_by, settle, undecodable
 from fencepost.store.tables import jobs
 
 __all__ = ["Heartbeat", "has_expired", "heartbeat", "leases_of", "reclaim_expired", "release", "report_progress"]
@@ -45,9 +45,6 @@ def _renew_rows(match: ColumnElement[bool], value: Callable[[str], ColumnElement
     )
 
 
-_CANCELLED = select(jobs.c.id).where(
-    jobs.c.id.in_(bindparam("ids", expanding=True)), jobs.c.cancel_requested_at.is_not(None)
-)
 # Served by the `lease` index: it holds the running jobs alone, of which there are never more than workers run.
 _HELD_BY_OWNER = jobs.c.lease_until.is_not(None) & (jobs.c.lease_owner == bindparam("owner"))
 _LEASES_OF = select(jobs.c.id, jobs.c.lease_token).where(_HELD_BY_OWNER)
@@ -69,7 +66,7 @@ def heartbeat(dialect: Dialect, conn: Connection, leases: Sequence[Lease], until
     rows = sorted((lease.job_id, lease.token, lease.owner, until) for lease in leases)
     held = dialect.update_rows(conn, _renew_rows, _RENEW_NAMES, rows)
     renewed = frozenset(row[0] for row, answer in zip(rows, held, strict=True) if answer)
-    cancelled = conn.execute(_CANCELLED, {"ids": list(renewed)}) if renewed else ()
+    cancelled = conn.execute(CANCEL_REQUESTED, {"ids": list(renewed)}) if renewed else ()
     return Heartbeat(renewed, frozenset(str(row.id) for row in cancelled))
 
 
