@@ -74,7 +74,8 @@ class Prepared(Generic[P, R]):
         Raises:
             ConfigurationError: a value that cannot be, with what would be right.
         """
-        return Prepared(self.app, self.handler, build_options(self._options, **options), connection or self._connection)
+        joins = self._connection if connection is None else connection
+        return Prepared(self.app, self.handler, build_options(self._options, **options), joins)
 
     def build(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """A job that is checked and encoded but not stored; for `app.enqueue_many`.
@@ -165,6 +166,7 @@ class Jobs:
         queue: str | None = None,
         key: str | None = None,
         tenant: str | None = None,
+        tag: str | None = None,
         before: str | None = None,
         limit: int = 50,
     ) -> list[Job]:
@@ -173,6 +175,7 @@ class Jobs:
         Args:
             state: one or several; None: all.
             kind, queue, key, tenant: equal to this; None: any.
+            tag: among its tags; None: any.
             before: the last id of the page before.
             limit: how many at most, up to 1,000; default 50.
 
@@ -191,6 +194,7 @@ class Jobs:
             queue=queue,
             key=key,
             tenant=tenant,
+            tag=tag,
             before=None if before is None else _checked_id(before),
             limit=limit,
         )

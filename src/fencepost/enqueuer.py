@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from sqlalchemy import exc
 
-from fencepost.errors import FencepostError
+from fencepost.errors import ConfigurationError, FencepostError, StoreUnavailable
 from fencepost.job import EnqueueResult, NewJob
 from fencepost.store import Store
 
@@ -64,7 +64,7 @@ class Enqueuer:
         """Store jobs from an event loop, which does not wait on the database."""
         entry = _Entry(jobs)
         if self._join(entry):
-            self._leader_thread().submit(self._lead)
+            self._hand_over()
         # Shielded: a caller that is cancelled does not take back what others' commit may store at this moment.
         return await asyncio.shield(asyncio.wrap_future(entry.future))
 
@@ -75,10 +75,18 @@ class Enqueuer:
             leads, self._is_led = not self._is_led, True
             return leads
 
-    def _leader_thread(self) -> ThreadPoolExecutor:
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="fencepost-enqueue")
-        return self._thread
+    def _hand_over(self) -> None:
+        """Let a thread of ours lead."""
+        try:
+            with self._lock:
+                if self._thread is None:
+                    self._thread = ThreadPoolExecutor(1, thread_name_prefix="fencepost-enqueue")
+            self._thread.submit(self._lead)
+        except RuntimeError as error:  # no thread can be started, or the interpreter is shutting down
+            with self._lock:
+                stranded, self._waiting, self._is_led = self._waiting, deque(), False
+            for entry in stranded:
+                entry.future.set_exception(StoreUnavailable(f"No thread could be started to enqueue: {error}"))
 
     def _lead(self, until: _Entry | None = None) -> None:
         """Commit what waits. A caller leads until its own entry is done; a thread of ours takes over from there."""
@@ -92,7 +100,7 @@ class Enqueuer:
                 self._is_led = bool(self._waiting)
                 hands_over = self._is_led
             if hands_over:
-                self._leader_thread().submit(self._lead)
+                self._hand_over()
 
     def _next_group(self) -> list[_Entry]:
         with self._lock:
@@ -107,16 +115,18 @@ class Enqueuer:
         try:
             results = self._store.enqueue([job for entry in group for job in entry.jobs])
         except (FencepostError, exc.SQLAlchemyError) as error:
-            if len(group) == 1 or isinstance(error, FencepostError):
+            if len(group) == 1 or isinstance(error, ConfigurationError):
                 for entry in group:
                     entry.future.set_exception(error)
                 return
             for entry in group:  # one that the database refuses must not fail the others
                 self._commit([entry])
             return
-        except BaseException as error:
+        except BaseException as error:  # the leader was interrupted; the others were not
             for entry in group:
-                entry.future.set_exception(error)
+                entry.future.set_exception(
+                    StoreUnavailable(f"The enqueue was interrupted by {type(error).__name__}. Enqueue again.")
+                )
             raise
         start = 0
         for entry in group:

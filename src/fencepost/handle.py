@@ -76,18 +76,20 @@ class JobHandle(Generic[R]):
         """
         deadline = _deadline(timeout)
         for pause in _pauses():
-            if self._is_final() or time.monotonic() + pause > deadline:
+            left = deadline - time.monotonic()
+            if self._is_final() or left <= 0:
                 return self._outcome(timeout)
-            time.sleep(pause)
+            time.sleep(min(pause, left))
         raise AssertionError("unreachable")
 
     async def aresult(self, timeout: float | timedelta | None = None) -> R:  # noqa: ASYNC109 - the public face
         """`result()` for async code: the database is asked on a thread."""
         deadline = _deadline(timeout)
         for pause in _pauses():
-            if await asyncio.to_thread(self._is_final) or time.monotonic() + pause > deadline:
+            left = deadline - time.monotonic()
+            if await asyncio.to_thread(self._is_final) or left <= 0:
                 return await asyncio.to_thread(self._outcome, timeout)
-            await asyncio.sleep(pause)
+            await asyncio.sleep(min(pause, left))
         raise AssertionError("unreachable")
 
     def _is_final(self) -> bool:
@@ -108,7 +110,8 @@ class JobHandle(Generic[R]):
             case State.SKIPPED:
                 raise JobSkipped(f"Job {job.id} ({job.kind}) was skipped: {job.reason}", job)
             case _:
-                raise ResultTimeout(f"Job {job.id} ({job.kind}) is {job.state} after {timeout} s.", job)
+                waited = "" if timeout is None else f" after {seconds(timeout, 'timeout'):g} s"
+                raise ResultTimeout(f"Job {job.id} ({job.kind}) is {job.state}{waited}.", job)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, JobHandle) and other.id == self.id

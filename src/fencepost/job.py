@@ -14,6 +14,7 @@ The life of a job (each arrow is one guarded write):
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -26,7 +27,6 @@ __all__ = [
     "DEFAULT_QUEUE",
     "FINAL_STATES",
     "LIVE_STATES",
-    "WAITING_STATES",
     "Attempt",
     "Backoff",
     "BackoffSpec",
@@ -51,6 +51,8 @@ __all__ = [
 Micros: TypeAlias = int
 """An instant (microseconds since the Unix epoch) or a span (microseconds)."""
 
+_LONGEST_BACKOFF = 100 * 366 * 86_400
+
 DEFAULT_QUEUE = "default"
 DEFAULT_MAX_ATTEMPTS = 20  # with the default backoff a failing job is tried for about a day
 DEFAULT_LEASE_SECONDS = 30.0  # three heartbeats of 10 s: two may be lost
@@ -70,7 +72,6 @@ class State(StrEnum):
 
 
 LIVE_STATES = frozenset({State.BLOCKED, State.SCHEDULED, State.READY, State.RUNNING})
-WAITING_STATES = frozenset({State.BLOCKED, State.SCHEDULED, State.READY})
 FINAL_STATES = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.SKIPPED})
 
 
@@ -190,8 +191,12 @@ class Backoff:
     jitter: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (0 <= self.base <= self.cap and self.factor >= 1 and 0 <= self.jitter <= 1):
-            raise ValueError(f"{self!r} cannot be used: it takes 0 <= base <= cap, factor >= 1 and 0 <= jitter <= 1")
+        bounded = 0 <= self.base <= self.cap <= _LONGEST_BACKOFF
+        if not (bounded and 1 <= self.factor < math.inf and 0 <= self.jitter <= 1):
+            raise ValueError(
+                f"{self!r} cannot be used: it takes 0 <= base <= cap <= 100 years, a finite factor >= 1 and "
+                "0 <= jitter <= 1"
+            )
 
 
 BackoffSpec: TypeAlias = "float | Sequence[float] | Backoff"

@@ -296,6 +296,12 @@ BROKEN: list[dict[str, Any]] = [
     {"options": "[]"},
     {"options": '{"backoff": {"shape": "cubic"}}'},
     {"priority": "sideways"},
+    {"options": '{"backoff": "soon"}'},
+    {"options": '{"backoff": []}'},
+    {"options": '{"timeout": "long"}'},
+    {"options": '{"duration_hint": Infinity}'},
+    {"history": "{broken"},
+    {"history": '{"a": 1}'},
     {"hold": "forever"},
     {"tags": "{"},
 ]

@@ -49,7 +49,7 @@ def test_sqlite_writes_ahead_and_syncs_every_commit_by_default(
 ) -> None:
     """L1: WAL and synchronous=FULL, on every connection; NORMAL only where it was asked for."""
     store = sqlite_store(tmp_path / "jobs.db", **asked)
-    with other_stores(store, 0), store.database.reading() as one, store.database.reading() as two:
+    with store.database.reading() as one, store.database.reading() as two:
         for conn in (one, two):
             assert conn.execute(text("PRAGMA journal_mode")).scalar_one() == "wal"
             assert conn.execute(text("PRAGMA synchronous")).scalar_one() == found
@@ -434,14 +434,17 @@ def test_a_claim_whose_commits_answer_was_lost_is_not_answered_twice(
     store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L3, J3: what it took comes back when its lease runs out, with the attempt spent."""
-    first, second = put(store).id, put(store).id
+    first = put(store).id
+    clock.advance(1)
+    second = put(store).id
     name = store.database.dialect.name
     with losing_the_answer_of_a_commit(store, TRANSIENT[name][LOST[name]], monkeypatch):
         claims = store.claim("me", kinds=["k"], lease=30)
-    assert len(claims) <= 1
-    assert [claim.id for claim in claims] in ([first], [second])
+    # On SQLite the first commit is that of the look before it, and the claim is made once.
+    taken = [first] if store.database.dialect.looks_first else [first, second]
+    assert [claim.id for claim in claims] == taken[-1:]
     clock.advance(30)
-    assert store.reclaim_expired() == 2 if claims[0].id == second else 1
+    assert store.reclaim_expired() == len(taken)
     assert row(store, first)["attempts"] == 1
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import fencepost
-from fencepost.job import Hold, OnConflict, Priority, Reason, State
+from fencepost.job import EnqueueResult, Hold, OnConflict, Priority, Reason, State
 from fencepost.planning.outcome import Outcome, Verb
 from fencepost.store import Store
 from fencepost.testing import VirtualClock
@@ -368,3 +368,14 @@ def test_a_retried_job_starts_afresh(store: Store, clock: VirtualClock) -> None:
         None,
         [Reason.CANCELLED],
     )
+
+
+def test_repeating_a_replacing_enqueue_leaves_the_newer_holder_alone(store: Store) -> None:
+    """L3: its job was stored and has ended; what holds the identity now is newer work."""
+    older = new(key="a", on_conflict=OnConflict.REPLACE, arguments='{"from": "older"}')
+    store.enqueue([older])
+    assert store.complete(claim_one(store))
+    newer = new(key="a", on_conflict=OnConflict.REPLACE, arguments='{"from": "newer"}')
+    store.enqueue([newer])
+    assert store.enqueue([older]) == [EnqueueResult(older.id, created=True)]
+    assert row(store, newer.id)["arguments"] == '{"from": "newer"}'

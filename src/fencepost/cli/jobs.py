@@ -52,6 +52,7 @@ def list_jobs(
     queue: Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Only this queue.")] = None,
     key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only this key.")] = None,
     tenant: Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="Only this tenant.")] = None,
+    tag: Annotated[str | None, typer.Option("--tag", metavar="WORD", help="Only with this tag.")] = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="How many at most.")] = 50,
     before: Annotated[
         str | None, typer.Option("--before", metavar="ID", help="Only older ones: the next page.")
@@ -66,7 +67,7 @@ def list_jobs(
     """
     with opened(url, app) as target:
         found = target.jobs.list(
-            state=state or None, kind=kind, queue=queue, key=key, tenant=tenant, limit=limit, before=before
+            state=state or None, kind=kind, queue=queue, key=key, tenant=tenant, tag=tag, limit=limit, before=before
         )
         if as_json:
             write_json([_without(_as_dict(job), _NOT_LISTED) for job in found])

@@ -37,12 +37,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import Connection
 
+from fencepost.errors import StoreUnavailable
 from fencepost.job import Claim, Hold, Micros, Reason, State
 from fencepost.planning.outcome import Outcome, Verb
 from fencepost.store.admission import admit
 from fencepost.store.database import Database
 from fencepost.store.dialects.base import compiled_sql
-from fencepost.store.rows import CLAIM_COLUMNS, claim_from_row
+from fencepost.store.rows import CLAIM_COLUMNS, UNREADABLE, claim_from_row
 from fencepost.store.settle import settle, undecodable
 from fencepost.store.tables import ONE, jobs, line_of, queues, word
 
@@ -173,7 +174,12 @@ def claim(
             break
         if not retired:
             continue
-        database.write(lambda conn, retired=retired: settle(database.dialect, conn, retired, database.now(conn)))  # type: ignore[misc]
+        try:
+            database.write(lambda conn, retired=retired: settle(database.dialect, conn, retired, database.now(conn)))  # type: ignore[misc]
+        except StoreUnavailable:
+            if not claims:
+                raise
+            break  # what was claimed is not lost; the others are retired when their leases have run out
     return claims
 
 
@@ -220,7 +226,7 @@ def _admitted(database: Database, conn: Connection, rows: list[Sequence[Any]], o
             continue
         try:
             claimed = claim_from_row(row[1:], owner, now)
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except UNREADABLE:
             continue  # quarantined below, with all others that cannot be decoded
         if claimed.deadline is None or claimed.deadline > now:
             constrained.append((row[0], claimed))
@@ -341,7 +347,7 @@ def _sorted_out(batch: _Batch, owner: str) -> tuple[list[Claim], list[tuple[Clai
     for row in batch.rows:
         try:
             claimed = claim_from_row(row[1:], owner, now)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except UNREADABLE as error:
             retired.append(undecodable(row[1:], owner, now, error))
             continue
         if claimed.deadline is not None and claimed.deadline <= now:

@@ -126,15 +126,16 @@ def _name_holders(
 ) -> list[tuple[int, NewJob]]:
     holders_query = dialect.reading_latest(_HOLDERS) if shared_transaction else _HOLDERS
     holders = {row.live_key: row for row in conn.execute(holders_query, {"keys": list(contested)})}
-    absent = [job.id for key, (_, job, _) in contested.items() if key not in holders]
-    stored_before = {row.id for row in conn.execute(_EXISTING, {"ids": absent})} if absent else set()
+    # A job that an earlier try of this enqueue stored may have ended since, and somebody else hold the identity.
+    elsewhere = [job.id for key, (_, job, _) in contested.items() if key not in holders or holders[key].id != job.id]
+    stored_before = {str(row.id) for row in conn.execute(_EXISTING, {"ids": elsewhere})} if elsewhere else set()
     undecided: list[tuple[int, NewJob]] = []
     for key, (place, job, template) in contested.items():
         holder = holders.get(key)
-        if holder is None and job.id not in stored_before:
-            undecided.append((place, job))  # the holder ended between our insert and our question
-        elif holder is None or holder.id == job.id:
+        if job.id in stored_before or (holder is not None and holder.id == job.id):
             results[job.id] = EnqueueResult(job.id, created=True)
+        elif holder is None:
+            undecided.append((place, job))  # the holder ended between our insert and our question
         elif job.options.on_conflict is OnConflict.KEEP or holder.state == State.RUNNING:
             results[job.id] = EnqueueResult(holder.id, created=False)
         elif _replace(conn, holder.id, key, job, template, place):

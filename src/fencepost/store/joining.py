@@ -62,6 +62,22 @@ class _Borrowed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
+    def cursor(self, *args: Any, **kwargs: Any) -> Any:
+        """A cursor whose rows are tuples, whatever the application's own are."""
+        match type(self._connection).__module__.partition(".")[0]:
+            case "sqlite3":
+                cursor = self._connection.cursor(*args, **kwargs)
+                cursor.row_factory = None
+                return cursor
+            case "psycopg":
+                from psycopg.rows import tuple_row
+
+                return self._connection.cursor(*args, **{"row_factory": tuple_row} | kwargs)
+            case _:
+                from pymysql.cursors import Cursor
+
+                return self._connection.cursor(*(args or (Cursor,)), **kwargs)
+
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._connection, name, value)
 

@@ -14,8 +14,8 @@ from fencepost.planning.outcome import Outcome, Verb
 from fencepost.store.database import Database
 from fencepost.store.dialects import Dialect
 from fencepost.store.guard import held_by
-from fencepost.store.rows import CLAIM_COLUMNS, claim_from_row
-from fencepost.store.settle import settle, undecodable
+from fencepost.store.rows import CLAIM_COLUMNS, UNREADABLE, claim_from_row
+from fencepost.store.settle import CANCEL_REQUESTED, settle, undecodable
 from fencepost.store.tables import jobs
 
 __all__ = ["Heartbeat", "has_expired", "heartbeat", "leases_of", "reclaim_expired", "release", "report_progress"]
@@ -46,9 +46,6 @@ def _renew_rows(match: ColumnElement[bool], value: Callable[[str], ColumnElement
     )
 
 
-_CANCELLED = select(jobs.c.id).where(
-    jobs.c.id.in_(bindparam("ids", expanding=True)), jobs.c.cancel_requested_at.is_not(None)
-)
 # Served by the `lease` index: it holds the running jobs alone, of which there are never more than workers run.
 _HELD_BY_OWNER = jobs.c.lease_until.is_not(None) & (jobs.c.lease_owner == bindparam("owner"))
 _LEASES_OF = select(jobs.c.id, jobs.c.lease_token).where(_HELD_BY_OWNER)
@@ -70,7 +67,7 @@ def heartbeat(dialect: Dialect, conn: Connection, leases: Sequence[Lease], until
     rows = sorted((lease.job_id, lease.token, lease.owner, until) for lease in leases)
     held = dialect.update_rows(conn, _renew_rows, _RENEW_NAMES, rows)
     renewed = frozenset(row[0] for row, answer in zip(rows, held, strict=True) if answer)
-    cancelled = conn.execute(_CANCELLED, {"ids": list(renewed)}) if renewed else ()
+    cancelled = conn.execute(CANCEL_REQUESTED, {"ids": list(renewed)}) if renewed else ()
     return Heartbeat(renewed, frozenset(str(row.id) for row in cancelled))
 
 
@@ -145,7 +142,7 @@ def _claims(rows: Sequence[Any], now: Micros) -> Iterable[tuple[Claim, Outcome |
         row[0] = str(row[0])
         try:
             yield claim_from_row(row, owner, now), None
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except UNREADABLE as error:
             yield undecodable(row, owner, now, error)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -78,6 +79,7 @@ def list_jobs(
     queue: str | None = None,
     key: str | None = None,
     tenant: str | None = None,
+    tag: str | None = None,
     before: str | None = None,
     limit: int = 50,
 ) -> list[Job]:
@@ -87,6 +89,7 @@ def list_jobs(
         conn: any connection.
         states: any of these; empty: all.
         kind, queue, key, tenant: equal to this; None: any.
+        tag: among its tags; None: any.
         before: the last id of the page before this one.
         limit: how many at most.
     """
@@ -101,6 +104,8 @@ def list_jobs(
     ):
         if value is not None:
             query = query.where(column == value)
+    if tag is not None:
+        query = query.where(jobs.c.tags.contains(json.dumps(tag, ensure_ascii=False), autoescape=True))
     if before is not None:
         query = query.where(jobs.c.id < before)
     rows = conn.execute(query.order_by(jobs.c.id.desc()).limit(limit))

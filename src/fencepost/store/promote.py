@@ -13,6 +13,7 @@ from fencepost.job import Micros, Priority, Reason, State
 from fencepost.planning.outcome import waiting
 from fencepost.planning.rank import urgent_rank
 from fencepost.store.database import Database
+from fencepost.store.rows import UNREADABLE
 from fencepost.store.tables import jobs, line_of, words
 
 __all__ = ["is_due", "next_wake", "promote_due"]
@@ -103,7 +104,7 @@ def _move(row: Any, now: Micros) -> tuple[Any, ...]:
                 Priority(row.priority), row.wake_at, now, deadline=row.deadline, duration_hint=hint
             )
             moved = (state.value, None, line, rank, wake_at, None, None)
-    except (ValueError, TypeError, AttributeError) as error:
+    except UNREADABLE as error:
         text = f"The row cannot be decoded by this version of fencepost: {type(error).__name__}: {error}"
         moved = (State.FAILED.value, Reason.UNDECODABLE.value, None, None, None, now, text)
     return (job_id, row.wake_at, *moved)

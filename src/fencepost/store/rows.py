@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Row
 
@@ -27,7 +28,7 @@ from fencepost.job import (
 )
 from fencepost.store.tables import jobs
 
-__all__ = ["CLAIM_COLUMNS", "LISTING_COLUMNS", "claim_from_row", "instant", "job_from_row"]
+__all__ = ["CLAIM_COLUMNS", "LISTING_COLUMNS", "UNREADABLE", "claim_from_row", "instant", "job_from_row"]
 
 CLAIM_COLUMNS = (
     *("id", "kind", "queue", "arguments", "attempts", "max_attempts", "lease_token", "priority"),
@@ -36,6 +37,11 @@ CLAIM_COLUMNS = (
 )
 LISTING_COLUMNS = tuple(column.name for column in jobs.c if column.name not in ("arguments", "result", "history"))
 """What a listing reads: all but what may be large."""
+
+UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError)
+"""What reading a row raises that was damaged, or written by a newer version."""
+
+T = TypeVar("T")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DEFAULT_BACKOFF = Backoff()
@@ -51,7 +57,7 @@ def claim_from_row(row: Any, owner: str, claimed_at: Micros) -> Claim:
     """A claim from the values of `CLAIM_COLUMNS` as they stand after the claim.
 
     Raises:
-        ValueError, TypeError, KeyError: the row holds what this build cannot read.
+        One of UNREADABLE: the row holds what this build cannot read.
     """
     # fmt: off
     (
@@ -69,8 +75,11 @@ def claim_from_row(row: Any, owner: str, claimed_at: Micros) -> Claim:
         duration_hint = rare.get("duration_hint", 0)
         keep_result = rare.get("keep_result", True)
         if "backoff" in rare:
-            stored = rare["backoff"]
-            backoff = Backoff(**stored) if isinstance(stored, dict) else stored
+            backoff = _backoff(rare["backoff"])
+        if not (timeout is None or _is_number(timeout)) or not _is_number(duration_hint):
+            raise ValueError(f"the options {options} hold no durations")
+    if history is not None and not isinstance(json.loads(history), list):
+        raise ValueError("the history is no list")
     return Claim(
         Lease(job_id, owner, token),
         kind,
@@ -99,6 +108,18 @@ def claim_from_row(row: Any, owner: str, claimed_at: Micros) -> Claim:
     )
 
 
+def _backoff(stored: Any) -> BackoffSpec:
+    if isinstance(stored, dict):
+        return Backoff(**stored)
+    if _is_number(stored) or (isinstance(stored, list) and stored and all(_is_number(each) for each in stored)):
+        return stored  # type: ignore[no-any-return]
+    raise ValueError(f"{stored!r} is no backoff")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def job_from_row(row: Row[Any]) -> Job:
     """A job for people. What this build cannot read is shown as it stands, never a crash."""
     values = row._mapping
@@ -125,8 +146,8 @@ def job_from_row(row: Row[Any]) -> Job:
         result=_json(values.get("result")),
         progress=None if progress is None else progress / 10_000,
         progress_note=values["progress_note"],
-        tags=tuple(_json(values["tags"]) or ()),
-        labels=_json(values["labels"]) or {},
+        tags=tuple(_json_as(list, values["tags"])),
+        labels=_json_as(dict, values["labels"]),
         tenant=values["tenant"],
         schedule=values["schedule"],
         scheduled_for=instant(values["scheduled_for"]),
@@ -154,17 +175,23 @@ def _json(text: str | None) -> Any:
         return text
 
 
+def _json_as(kind: type[T], text: str | None) -> T:
+    found = _json(text)
+    return found if isinstance(found, kind) else kind()
+
+
 def _history(text: str | None) -> tuple[Attempt, ...]:
-    entries = _json(text)
-    if not isinstance(entries, list):
-        return ()
-    return tuple(
-        Attempt(
-            attempt=entry["attempt"],
-            at=_EPOCH + timedelta(microseconds=entry["at"]),
-            reason=_word(Reason, entry["reason"]),
-            worker=entry["worker"],
-            error=entry.get("error"),
-        )
-        for entry in entries
-    )
+    attempts = []
+    for entry in _json_as(list, text):
+        try:
+            attempt = Attempt(
+                attempt=entry["attempt"],
+                at=_EPOCH + timedelta(microseconds=entry["at"]),
+                reason=_word(Reason, entry["reason"]),
+                worker=entry["worker"],
+                error=entry.get("error"),
+            )
+        except UNREADABLE:  # shown without what cannot be read
+            continue
+        attempts.append(attempt)
+    return tuple(attempts)

@@ -35,7 +35,7 @@ from fencepost.store.permits import release_permits
 from fencepost.store.rows import CLAIM_COLUMNS
 from fencepost.store.tables import jobs, line_of, word
 
-__all__ = ["settle", "undecodable"]
+__all__ = ["CANCEL_REQUESTED", "settle", "undecodable"]
 
 _Value = Callable[[str], ColumnElement[Any]]
 
@@ -100,7 +100,7 @@ def _reclaim_rows(match: ColumnElement[bool], value: _Value) -> Update:
     return _change_rows(match, value).where(jobs.c.lease_until <= value("_lease_until"))
 
 
-_CANCEL_REQUESTED = select(jobs.c.id).where(
+CANCEL_REQUESTED = select(jobs.c.id).where(
     jobs.c.id.in_(bindparam("ids", expanding=True)), jobs.c.cancel_requested_at.is_not(None)
 )
 
@@ -176,7 +176,7 @@ def _cancel_instead(
     if not returning:
         return []
     rows = []
-    for (job_id,) in conn.execute(_CANCEL_REQUESTED, {"ids": list(returning)}).fetchall():
+    for (job_id,) in conn.execute(CANCEL_REQUESTED, {"ids": list(returning)}).fetchall():
         for place in returning[str(job_id)]:
             claim, outcome = settlements[place]
             owner = claim.lease.owner
@@ -195,7 +195,8 @@ def _write(
     rows: list[tuple[int, tuple[Any, ...]]],
     held: list[bool],
 ) -> None:
-    # In the order of the ids, as the heartbeat does: two that lock the same rows then never wait in a circle.
+    # In the order of the ids, as the heartbeat does, so that two that lock the same rows seldom wait in a circle;
+    # where they do, the database ends one and it is repeated.
     rows.sort(key=lambda entry: entry[1][0])
     answers = dialect.update_rows(conn, define, names, [row for _, row in rows])
     for (place, _), answer in zip(rows, answers, strict=True):

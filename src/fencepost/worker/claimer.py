@@ -133,6 +133,10 @@ class Claimer:
         )
 
     def _start(self, thread: WorkerThread, claims: list[Claim]) -> None:
+        if thread.stopping.is_set():  # claimed in the very moment of the stop
+            late = [claim.lease for claim in claims]
+            thread.persist(lambda: self._store.release(self._owner, late), "releasing")
+            return
         running, surplus = isolate_suspects(claims)
         self._careful = is_suspect(claims[0]) or bool(surplus)
         if surplus:

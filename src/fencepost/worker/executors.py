@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Coroutine, Generator, Sequence
 from typing import Any, Protocol
 
+from fencepost.planning.outcome import Outcome
 from fencepost.store import Store
 from fencepost.worker.execution import Execution
 from fencepost.worker.outcomes import not_started, outcome_of_error, outcome_of_return
@@ -125,18 +126,19 @@ class AsyncExecutor:
                 await asyncio.sleep(0)
 
     async def _run(self, execution: Execution, task: asyncio.Task[None]) -> None:
-        if not execution.begin():
-            execution.finish(not_started(execution))
-            return
+        outcome: Outcome | None
         try:
-            coroutine = call_handler(execution, self._store)
-            execution.task = task
-            value = await _InContext(coroutine, self._context.copy())
-            outcome = outcome_of_return(execution, value)
+            if execution.begin():
+                coroutine = call_handler(execution, self._store)
+                execution.task = task
+                value = await _InContext(coroutine, self._context.copy())
+                outcome = outcome_of_return(execution, value)
+            else:
+                outcome = not_started(execution)
         except GeneratorExit:  # the loop is being torn down
             raise
         except BaseException as error:  # noqa: BLE001 - SystemExit too: a handler does not stop its worker
-            outcome = outcome_of_error(execution, error)  # type: ignore[assignment]
+            outcome = outcome_of_error(execution, error)
         execution.task = None
         if task.cancelling():
             await _forget_cancellation(task)
@@ -163,9 +165,10 @@ class ThreadExecutor:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._waiting: queue.SimpleQueue[Execution] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[Execution | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._idle = 0
+        self._threads = 0
 
     def start(self, executions: Sequence[Execution]) -> None:
         """Run these, in order."""
@@ -174,7 +177,9 @@ class ThreadExecutor:
                 # Counted here and not where a thread takes it up: a thread that was just started, or is about to
                 # take something, is spoken for.
                 needs_thread = self._idle == 0
-                if not needs_thread:
+                if needs_thread:
+                    self._threads += 1
+                else:
                     self._idle -= 1
             self._waiting.put(execution)
             if needs_thread:
@@ -183,23 +188,31 @@ class ThreadExecutor:
     def stop(self, execution: Execution) -> None:
         """Nothing can stop a thread; the handler sees `ctx.cancelled`."""
 
+    def close(self) -> None:
+        """End the threads: the idle ones now, the others when their handlers return."""
+        for _ in range(self._threads):
+            self._waiting.put(None)
+
     def _work(self) -> None:
         while True:
             execution = self._waiting.get()
+            if execution is None:
+                return
             self._run(execution)
             del execution  # or an idle thread would keep its last job's arguments alive
             with self._lock:
                 self._idle += 1
 
     def _run(self, execution: Execution) -> None:
-        if not execution.begin():
-            execution.finish(not_started(execution))
-            return
+        outcome: Outcome | None
         try:
-            value = contextvars.Context().run(call_handler, execution, self._store)
-            if inspect.iscoroutine(value):
-                value = asyncio.run(value)
-            outcome = outcome_of_return(execution, value)
+            if execution.begin():
+                value = contextvars.Context().run(call_handler, execution, self._store)
+                if inspect.iscoroutine(value):
+                    value = asyncio.run(value)
+                outcome = outcome_of_return(execution, value)
+            else:
+                outcome = not_started(execution)
         except BaseException as error:  # noqa: BLE001 - SystemExit too: a handler does not stop its worker
-            outcome = outcome_of_error(execution, error)  # type: ignore[assignment]
+            outcome = outcome_of_error(execution, error)
         execution.finish(outcome)

@@ -28,7 +28,14 @@ def outcome_of_return(execution: Execution, value: object) -> Outcome:
 
 
 def outcome_of_error(execution: Execution, error: BaseException) -> Outcome | None:
-    """What an exception makes of the attempt. None: there is nothing to settle."""
+    """What an exception makes of the attempt. None: there is nothing to settle. Never raises."""
+    try:
+        return _outcome_of_error(execution, error)
+    except Exception as second:  # noqa: BLE001 - a signal's subclass without our __init__, an error whose str fails
+        return Outcome(Verb.RETRY, error=_traceback(second))
+
+
+def _outcome_of_error(execution: Execution, error: BaseException) -> Outcome | None:
     match error:
         case LeaseLost():
             if execution.stop_reason is None:  # or the heartbeat has said so

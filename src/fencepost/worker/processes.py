@@ -68,17 +68,17 @@ class ProcessExecutor:
             execution = self._waiting.get()
             if execution is None:
                 break
-            if not execution.begin():
-                execution.finish(not_started(execution))
-                continue
+            outcome: Outcome | None
             try:
-                if child is None or not child.is_usable:
-                    child = _Child()
-            except OSError as error:  # no memory, no processes left
-                execution.finish(outcome_of_error(execution, error))
-                continue
-            execution.task = child
-            outcome = child.run(execution)
+                if execution.begin():
+                    if child is None or not child.is_usable:
+                        child = _Child()
+                    execution.task = child
+                    outcome = child.run(execution)
+                else:
+                    outcome = not_started(execution)
+            except Exception as error:  # noqa: BLE001 - no memory, no processes left, a script without __main__ guard
+                outcome = outcome_of_error(execution, error)
             execution.task = None
             execution.finish(outcome)
         if child is not None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from sqlalchemy import exc
 
 from fencepost.context import lease_lost_text
+from fencepost.errors import StoreUnavailable
 from fencepost.job import Reason
 from fencepost.planning.outcome import Outcome, Verb
 from fencepost.store import Store
@@ -21,6 +22,8 @@ __all__ = ["Settler"]
 logger = logging.getLogger("fencepost.worker")
 
 _GROUP = 1000
+_GROUP_BYTES = 4 * 1024 * 1024
+_REFUSAL_CHARS = 1000
 
 
 class Settler:
@@ -59,10 +62,10 @@ class Settler:
         while True:
             self._wake.wait()
             self._wake.clear()
-            while self._outcomes:
-                group = [self._outcomes.popleft() for _ in range(min(_GROUP, len(self._outcomes)))]
+            while group := self._next_group():
                 if thread.persist(lambda group=group: self._write(group, board), "settling") is None:  # type: ignore[misc]
-                    logger.error("%d settlements were not written before the worker stopped.", len(group))
+                    left = len(group) + len(self._outcomes)
+                    logger.error("%d settlements were not written before the worker stopped.", left)
                     return
             reports = board.take_progress()
             if reports:
@@ -70,16 +73,34 @@ class Settler:
             if thread.stopping.is_set() and not self._outcomes:
                 return
 
+    def _next_group(self) -> list[tuple[Execution, Outcome]]:
+        group: list[tuple[Execution, Outcome]] = []
+        size = 0
+        while self._outcomes and len(group) < _GROUP and size < _GROUP_BYTES:
+            group.append(self._outcomes.popleft())
+            size += len(group[-1][1].result or "")
+        return group
+
     def _write(self, group: list[tuple[Execution, Outcome]], board: Board) -> bool:
+        """Write a group; what was written is taken out of it, so that a repetition goes on with the rest."""
         try:
-            held = self._store.settle([(execution.claim, outcome) for execution, outcome in group])
-        except (exc.DataError, exc.ProgrammingError, exc.OperationalError) as error:
+            self._settle(group, board)
+        except (StoreUnavailable, exc.SQLAlchemyError) as error:
+            self._store.now()  # raises where the database is away: then the whole group waits for it
             if len(group) == 1:
-                held = self._write_failure(*group[0], error)
-            else:  # one that the database refuses must not keep the others waiting
-                for single in group:
-                    self._write([single], board)
+                self._settle_otherwise(group, board, error)
                 return True
+            # It answers, so it refuses one of them. That one must not keep the others waiting.
+            while group:
+                single = [group.pop(0)]
+                try:
+                    self._write(single, board)
+                finally:
+                    group[:0] = single  # empty, unless it is still to be written
+        return True
+
+    def _settle(self, group: list[tuple[Execution, Outcome]], board: Board) -> None:
+        held = self._store.settle([(execution.claim, outcome) for execution, outcome in group])
         if any(outcome.is_returning for _, outcome in group):
             self._on_returned()
         for (execution, outcome), answer in zip(group, held, strict=True):
@@ -90,7 +111,17 @@ class Settler:
             self.lost += 1
             if execution.stop_reason is not Stop.LEASE_LOST:  # that was said when it was found out
                 logger.warning("%s", lease_lost_text(execution.claim))
-        return True
+        group.clear()
+
+    def _settle_otherwise(self, group: list[tuple[Execution, Outcome]], board: Board, error: Exception) -> None:
+        """The database takes everything but this outcome's own values (a result beyond its packet size, say)."""
+        ((execution, outcome),) = group
+        what = "result" if outcome.result is not None else f"outcome ({outcome.verb})"
+        text = f"The {what} was refused by the database: {type(error).__name__}: {error}"[:_REFUSAL_CHARS]
+        reason = Reason.UNENCODABLE_RESULT if outcome.result is not None else Reason.ABANDONED
+        logger.error("Job %s (%s): %s", execution.claim.id, execution.claim.kind, text)
+        group[:] = [(execution, Outcome(Verb.ABANDON, error=text, reason=reason))]
+        self._settle(group, board)
 
     def _count(self, execution: Execution, outcome: Outcome) -> None:
         self.settled += 1
@@ -110,11 +141,3 @@ class Settler:
                 said,
                 extra={"job_id": claim.id, "kind": claim.kind, "queue": claim.queue, "attempt": claim.attempt},
             )
-
-    def _write_failure(self, execution: Execution, outcome: Outcome, error: exc.DBAPIError) -> list[bool]:
-        """The database takes everything but this outcome's own values (a result beyond its packet size, say)."""
-        if outcome.verb is not Verb.COMPLETE or outcome.result is None:
-            raise error
-        text = f"The result of {len(outcome.result):,} characters was refused by the database: {error.orig}"
-        refused = Outcome(Verb.ABANDON, error=text, reason=Reason.UNENCODABLE_RESULT)
-        return self._store.settle([(execution.claim, refused)])

@@ -191,9 +191,10 @@ class Worker:
         started_at = self._store.now()
         with _Signals(self.stop), _LoopThread() as loop:
             processes = ProcessExecutor(self._processes)
+            threads_for_handlers = ThreadExecutor(self._app_store)
             executors: dict[str, Executor] = {
                 "async": AsyncExecutor(loop, self._app_store),
-                "thread": ThreadExecutor(self._app_store),
+                "thread": threads_for_handlers,
                 "process": processes,
             }
             description = Heartbeat.describe(
@@ -231,6 +232,7 @@ class Worker:
             claimer.join(_FLUSH_SECONDS)
             self._wind_down(executors)
             processes.close()
+            threads_for_handlers.close()
             for thread in (settler, beating, watchdog):
                 thread.stop()
             self._settler.wake()
@@ -397,4 +399,4 @@ class _Signals:
 
     def __exit__(self, *_exc: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: set from outside Python

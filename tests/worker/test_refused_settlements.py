@@ -1,0 +1,80 @@
+"""A settlement that the database refuses, and attempts that fail in unexpected places, hold nobody up."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from sqlalchemy import exc
+
+import fencepost
+from fencepost.job import Claim, Reason, State
+from fencepost.planning.outcome import Outcome, Verb
+from fencepost.store import Store
+
+
+class BadRetry(fencepost.Retry):
+    def __init__(self) -> None:
+        """As a subclass that forgets its base."""
+
+
+def test_a_result_that_the_database_refuses_fails_its_job_and_no_other(
+    app: fencepost.App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J5, L4: the database answers, so waiting would not help; the others of the group are settled."""
+
+    @app.job(kind="returns")
+    async def returns(text: str) -> str:
+        return text
+
+    settle = Store.settle
+
+    def refusing(store: Store, settlements: list[tuple[Claim, Outcome]]) -> list[bool]:
+        if any(outcome.verb is Verb.COMPLETE and "refused" in (outcome.result or "") for _, outcome in settlements):
+            raise exc.OperationalError("UPDATE", {}, Exception("packet too large"))
+        return settle(store, settlements)
+
+    monkeypatch.setattr(Store, "settle", refusing)
+    handles = [returns.enqueue(text) for text in ("first", "refused", "last")]
+    app.run_worker(burst=True)
+    assert [handle.job().state for handle in handles] == [State.SUCCEEDED, State.FAILED, State.SUCCEEDED]
+    refused = handles[1].job()
+    assert refused.reason == Reason.UNENCODABLE_RESULT
+    assert "packet too large" in (refused.last_error or "")
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_an_exception_that_breaks_while_it_is_read_is_a_failed_attempt(app: fencepost.App, is_async: bool) -> None:
+    """J4: the slot is free again, and the job is tried again."""
+    if is_async:
+
+        @app.job(kind="breaks", max_attempts=2, backoff=0)
+        async def breaks() -> None:
+            raise BadRetry
+    else:
+
+        @app.job(kind="breaks", max_attempts=2, backoff=0)
+        def breaks() -> None:
+            raise BadRetry
+
+    handle = breaks.enqueue()
+    app.run_worker(burst=True, concurrency=1)
+    assert (handle.job().state, handle.job().attempts) == (State.FAILED, 2)
+
+
+def test_workers_leave_no_threads_behind(app: fencepost.App) -> None:
+    """A program that runs workers again and again does not grow."""
+
+    @app.job(kind="plain")
+    def plain() -> None: ...
+
+    def threads() -> set[str]:
+        return {thread.name for thread in threading.enumerate() if thread.name.startswith("fencepost")}
+
+    for _ in range(3):
+        app.enqueue_many(plain.build() for _ in range(5))
+        app.run_worker(burst=True)
+    for thread in threading.enumerate():
+        if thread.name.startswith("fencepost-handler"):
+            thread.join(10)
+    assert threads() == set()
