@@ -298,6 +298,8 @@ class Queue(RuleBasedStateMachine):
         expected = not job.is_final
         if job.state in WAITING:
             job.end("cancelled", self.now)
+        elif job.until is not None and job.until > self.now and not job.is_cancelled:
+            job.until -= (job.until - self.now) // 3
         job.is_cancelled = job.is_cancelled or expected
         assert self.store.cancel_job(job.built.id) is expected
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, and_, bindparam, case, cast, exc, func, null, select, update
+from sqlalchemy import and_, bindparam, case, exc, func, null, select, update
 from sqlalchemy.engine import Connection
 
 from fencepost.errors import InvalidTransition, JobNotFound, StoreUnavailable
@@ -54,7 +54,7 @@ def cancel_job(database: Database, conn: Connection, job_id: str) -> bool:
             lease_until=case(
                 (
                     and_(jobs.c.cancel_requested_at.is_(None), jobs.c.lease_until > now),
-                    jobs.c.lease_until - cast((jobs.c.lease_until - now) / 3, BigInteger),
+                    jobs.c.lease_until - (jobs.c.lease_until - now) // 3,
                 ),
                 else_=jobs.c.lease_until,
             ),
