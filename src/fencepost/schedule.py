@@ -125,6 +125,8 @@ class Schedule:
     cron: str | None
     every: float | None
     """Seconds."""
+    anchor: datetime | None
+    """One of the instants of `every`."""
     at: datetime | None
     timezone: str
     arguments: Any

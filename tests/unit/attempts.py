@@ -29,6 +29,8 @@ def attempt(**changed: Any) -> Claim:
         "tenant": None,
         "schedule": None,
         "scheduled_for": None,
+        "trigger": None,
+        "concurrency": None,
         "reason": None,
         "history": None,
         "claimed_at": 1_000,

@@ -556,6 +556,11 @@ def _shown(row: Any) -> Schedule:
     except (ValueError, TypeError, KeyError) as problem:
         arguments = row.arguments
         error = error or f"{type(problem).__name__}: {problem}"
+    if error is None:
+        try:
+            _decoded(row)
+        except ConfigurationError as problem:  # no planner has come across it yet
+            error = str(problem)
     created_at, updated_at = instant(row.created_at), instant(row.updated_at)
     assert created_at is not None
     assert updated_at is not None
@@ -565,6 +570,7 @@ def _shown(row: Any) -> Schedule:
         queue=row.queue,
         cron=timing.expression if isinstance(timing, Cron) else None,
         every=timing.period / 1_000_000 if isinstance(timing, Every) else None,
+        anchor=instant(timing.anchor) if isinstance(timing, Every) else None,
         at=instant(timing.at) if isinstance(timing, Once) else None,
         timezone=timing.timezone if isinstance(timing, Cron) else "UTC",
         arguments=arguments,
