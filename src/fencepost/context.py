@@ -52,6 +52,7 @@ class JobContext:
         deadline: an aware datetime in UTC, or None.
         scheduled_for: the instant of the schedule that this job is for, an aware datetime in UTC; None for a job
             without a schedule. Being the same at every attempt, it serves to make work idempotent.
+        schedule: the name of the schedule whose occurrence this is; None for a job without a schedule.
         trigger: schedule, manual or backfill; None for a job without a schedule.
         fencing_token: of its permit, if its schedule has an overlap policy: grows each time the permit is taken, so
             that outside systems can refuse a superseded holder; None otherwise.
@@ -70,6 +71,7 @@ class JobContext:
         self.fencing_token = claim.fencing_token
         self.deadline: datetime | None = instant(claim.deadline)
         self.scheduled_for: datetime | None = instant(claim.scheduled_for)
+        self.schedule = claim.schedule
         self.trigger = claim.trigger
         self._claim = claim
         self._handler = handler

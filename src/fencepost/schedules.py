@@ -28,7 +28,7 @@ from fencepost.schedule import (
     Schedule,
     Timing,
 )
-from fencepost.store import Store
+from fencepost.store import ScheduleFigures, Store
 from fencepost.store.rows import instant
 from fencepost.store.schedules import Saved
 from fencepost.timing import instant_micros, micros, parse_duration
@@ -205,14 +205,19 @@ class Schedules:
             cron, every, at: when, one of them; see `App.schedule` for these and the rest.
 
         Raises:
-            ConfigurationError: what cannot be, with what would be right; nothing was stored.
+            ConfigurationError: what cannot be, with what would be right, or a definition of a higher version stands;
+                nothing was stored.
             ArgumentsError: arguments that do not fit the handler; nothing was stored.
         """
         handler = self._app._handler(job)
         new = build_schedule(name, handler, cron, None, **asked)
         if next_fire(new.timing, self._store.now()) is None:
             raise ConfigurationError(f"The schedule {name!r} would never fire: its only instant has passed")
-        self._store.save_schedule(new)
+        if self._store.save_schedule(new) is Saved.OUTRANKED:
+            raise ConfigurationError(
+                f"The schedule {name!r} stands in version {self.get(name).version}, higher than {new.version}: "
+                "nothing was stored. Give it at least that version."
+            )
         self._app._wake_workers()
         return self.get(name)
 
@@ -231,6 +236,10 @@ class Schedules:
         """All schedules, by name."""
         return self._store.list_schedules()
 
+    def figures(self) -> builtins.list[ScheduleFigures]:
+        """How the occurrences of each schedule stand, by name: the newest one, what waits and runs, how late it is."""
+        return self._store.schedule_figures()
+
     def preview(
         self,
         name: str | None = None,
@@ -244,6 +253,9 @@ class Schedules:
         count: int = 10,
     ) -> builtins.list[datetime]:
         """The next instants, as aware datetimes in the schedule's zone, without saving anything.
+
+        Of a stored schedule these are the ones that it has, paused or not, up to its `until` and `max_runs`. With
+        `after=` and no name the database is not asked.
 
         Args:
             name: of a stored schedule; or else one of:
@@ -259,14 +271,20 @@ class Schedules:
         """
         if not 1 <= count <= 1000:
             raise ConfigurationError(f"count is from 1 to 1000, not {count}")
+        until: datetime | None = None
         if name is not None:
             stored = self.get(name)
-            cron, every, at, anchor, timezone = stored.cron, stored.every, stored.at, stored.anchor, stored.timezone
+            if stored.error is not None:
+                raise ConfigurationError(stored.error)
+            cron, every, at, anchor = stored.cron, stored.every, stored.at, stored.anchor
+            timezone, until = stored.timezone, stored.until
+            if stored.max_runs is not None:
+                count = min(count, stored.max_runs - stored.runs)
         timing = build_timing(cron, every, at, anchor, timezone)
         start = self._store.now() if after is None else instant_micros(after, "after")
         zone = ZoneInfo(timezone)
-        instants = (instant(moment) for moment in islice(fires_after(timing, start), count))
-        return [moment.astimezone(zone) for moment in instants if moment is not None]
+        instants = (instant(moment) for moment in islice(fires_after(timing, start), max(0, count)))
+        return [at.astimezone(zone) for at in instants if at is not None and (until is None or at <= until)]
 
     def pause(self, name: str) -> bool:
         """Stop a schedule from firing; its history stays. Returns whether it was active."""

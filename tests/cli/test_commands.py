@@ -214,7 +214,7 @@ class TestQueues:
         assert kept.claim("me", kinds=["k"]) == []
         resumed = run("queues", "resume", "mail", "--url", at, "--json").json
         assert resumed == {"queue": "mail", "paused": False, "ready": 1}
-        assert "mail   1      1" in run("queues", "list", "--url", at).out
+        assert "mail   1      0        1" in run("queues", "list", "--url", at).out
         assert len(kept.claim("me", kinds=["k"])) == 1
 
     def test_a_name_that_no_queue_has_is_refused(self, run: Run, at: str) -> None:

@@ -21,6 +21,9 @@ def test_the_tree_is_the_one_that_was_promised() -> None:
         *("worker", "demo", "migrate", "prune", "doctor"),
         *("jobs list", "jobs show", "jobs retry", "jobs cancel", "jobs enqueue"),
         *("queues list", "queues pause", "queues resume", "workers list"),
+        *("schedules list", "schedules show", "schedules next", "schedules set", "schedules pause", "schedules resume"),
+        *("schedules trigger", "schedules backfill", "schedules delete"),
+        *("occurrences list", "occurrences show", "occurrences retry", "occurrences cancel"),
     }
 
 

@@ -26,9 +26,10 @@ def demo(
 ) -> None:
     """Watch it work, with an audit at the end.
 
-    It takes about twenty seconds: jobs on one SQLite file, worker processes, and a `kill -9` half-way. Each job
-    counts one file of Python's own library and stores a row together with its completion. Some fail at first, some
-    are delayed, one runs in a process of its own. Exit code 1 if the audit finds anything wrong.
+    It takes less than half a minute: jobs and schedules on one SQLite file, worker processes, a `kill -9` half-way,
+    and a moment without any worker. Each job counts one file of Python's own library and stores a row together with
+    its completion. Some fail at first, some are delayed, one runs in a process of its own. Three schedules fire every
+    second. Exit code 1 if the audit finds anything wrong.
 
     \b
     Example:

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
 from fencepost.app import App
-from fencepost.cli.options import AppArgument, AppOption, JsonOption, UrlOption, duration
+from fencepost.cli.options import AppArgument, AppOption, JsonOption, UrlOption, duration, instant_of, object_of
 from fencepost.cli.output import Column, fields, hint, iso, line, problem, since, table, write_json
 from fencepost.cli.targets import load_app, opened
 from fencepost.errors import FencepostError
 from fencepost.job import Attempt, Job, Priority, State
 from fencepost.store.rows import instant
 
-__all__ = ["jobs", "state_style"]
+__all__ = [
+    "NOT_LISTED",
+    "Act",
+    "as_dict",
+    "cancel_one",
+    "described",
+    "each",
+    "jobs",
+    "note_of",
+    "retry_one",
+    "state_style",
+    "without",
+]
+
+Act: TypeAlias = Callable[[App, str], dict[str, Any]]
+"""Acts on one job, by its id. What it returns is the JSON of it, with a sentence for people as `said`."""
 
 jobs = typer.Typer(no_args_is_help=True, help="Look at jobs, retry, cancel and enqueue them.")
 
@@ -30,7 +46,8 @@ _STYLES = {
     "cancelled": "yellow",
     "skipped": "yellow",
 }
-_NOT_LISTED = ("arguments", "result", "history")  # a listing does not load them
+NOT_LISTED = ("arguments", "result", "history")
+"""What a listing does not load."""
 
 IdsArgument = Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of jobs.", show_default=False)]
 
@@ -70,7 +87,7 @@ def list_jobs(
             state=state or None, kind=kind, queue=queue, key=key, tenant=tenant, tag=tag, limit=limit, before=before
         )
         if as_json:
-            write_json([_without(_as_dict(job), _NOT_LISTED) for job in found])
+            write_json([without(as_dict(job), NOT_LISTED) for job in found])
             return
         now = instant(target.store.now())
     assert now is not None
@@ -92,7 +109,7 @@ def list_jobs(
                 job.queue,
                 f"{job.attempts}/{job.max_attempts}",
                 _when(job, now),
-                _note(job),
+                note_of(job),
             )
             for job in found
         ],
@@ -121,10 +138,10 @@ def show(
         job = target.jobs.get(job_id)
         now = instant(target.store.now())
     if as_json:
-        write_json(_as_dict(job))
+        write_json(as_dict(job))
         return
     assert now is not None
-    fields((name, value) for name, value in _described(job, now) if value)
+    fields((name, value) for name, value in described(job, now) if value)
 
 
 @jobs.command()
@@ -138,18 +155,7 @@ def retry(ids: IdsArgument, url: UrlOption = None, app: AppOption = None, as_jso
       fencepost jobs retry 01980c4e-8f2a-7c31-9a55-3f6f2f9f6d10 --url sqlite:///jobs.db
     """
 
-    def one(target: App, job_id: str) -> dict[str, Any]:
-        handle = target.jobs.retry(job_id)
-        if handle.created:
-            return {"id": handle.id, "retried": True, "said": f"{handle.id} is ready again."}
-        return {
-            "id": job_id,
-            "retried": False,
-            "live": handle.id,
-            "said": f"{job_id} stays as it is: {handle.id} holds its key and does the work.",
-        }
-
-    _each(ids, url, app, one, as_json=as_json)
+    each(ids, url, app, retry_one, as_json=as_json)
 
 
 @jobs.command()
@@ -164,16 +170,7 @@ def cancel(ids: IdsArgument, url: UrlOption = None, app: AppOption = None, as_js
       fencepost jobs cancel 01980c4e-8f2a-7c31-9a55-3f6f2f9f6d10 --url sqlite:///jobs.db
     """
 
-    def one(target: App, job_id: str) -> dict[str, Any]:
-        if not target.jobs.cancel(job_id):
-            job = target.jobs.get(job_id)
-            return {"id": job.id, "cancelled": False, "said": f"{job.id} was final already: {job.state}."}
-        job = target.jobs.get(job_id)
-        done = job.state == State.CANCELLED
-        said = f"{job.id} is cancelled." if done else f"{job.id} is {job.state} and will be stopped."
-        return {"id": job.id, "cancelled": True, "said": said}
-
-    _each(ids, url, app, one, as_json=as_json)
+    each(ids, url, app, cancel_one, as_json=as_json)
 
 
 @jobs.command()
@@ -225,8 +222,8 @@ def enqueue(
         "queue": queue,
         "priority": priority,
         "delay": delay,
-        "run_at": _instant(run_at),
-        "deadline": _instant(deadline),
+        "run_at": instant_of(run_at, "--run-at"),
+        "deadline": instant_of(deadline, "--deadline"),
         "timeout": timeout,
         "max_attempts": max_attempts,
         "key": key,
@@ -234,7 +231,7 @@ def enqueue(
         "tags": tag,
     }
     given = {name: value for name, value in asked.items() if value is not None}
-    app, named = load_app(where), _arguments(arguments)
+    app, named = load_app(where), object_of(arguments, "ARGUMENTS") or {}
     try:
         handle = app.enqueue(kind, named, **given)
     finally:
@@ -248,7 +245,31 @@ def enqueue(
         hint("No second job was made: this one is live and holds the key.")
 
 
-def _each(ids: list[str], url: str | None, app: str | None, act: Any, *, as_json: bool) -> None:
+def retry_one(target: App, job_id: str) -> dict[str, Any]:
+    """Retry a job."""
+    handle = target.jobs.retry(job_id)
+    if handle.created:
+        return {"id": handle.id, "retried": True, "said": f"{handle.id} is ready again."}
+    return {
+        "id": job_id,
+        "retried": False,
+        "live": handle.id,
+        "said": f"{job_id} stays as it is: {handle.id} holds its key and does the work.",
+    }
+
+
+def cancel_one(target: App, job_id: str) -> dict[str, Any]:
+    """Cancel a job."""
+    if not target.jobs.cancel(job_id):
+        job = target.jobs.get(job_id)
+        return {"id": job.id, "cancelled": False, "said": f"{job.id} was final already: {job.state}."}
+    job = target.jobs.get(job_id)
+    done = job.state == State.CANCELLED
+    said = f"{job.id} is cancelled." if done else f"{job.id} is {job.state} and will be stopped."
+    return {"id": job.id, "cancelled": True, "said": said}
+
+
+def each(ids: list[str], url: str | None, app: str | None, act: Act, *, as_json: bool) -> None:
     """Act on each of several jobs; one that cannot be acted on does not keep the others from it."""
     done: list[dict[str, Any]] = []
     failed = False
@@ -263,40 +284,18 @@ def _each(ids: list[str], url: str | None, app: str | None, act: Any, *, as_json
             if not as_json:
                 problem(outcome["error"]) if "error" in outcome else line(outcome["said"])
     if as_json:
-        write_json([_without(outcome, ("said",)) for outcome in done])
+        write_json([without(outcome, ("said",)) for outcome in done])
     if failed:
         raise typer.Exit(1)
 
 
-def _arguments(text: str | None) -> dict[str, Any]:
-    if text is None:
-        return {}
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"ARGUMENTS is no JSON: {error}. Write an object: '{{\"user_id\": 7}}'") from error
-    if not isinstance(value, dict):
-        raise typer.BadParameter("ARGUMENTS is a JSON object of the handler's arguments by name: '{\"user_id\": 7}'")
-    return value
-
-
-def _instant(text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        value = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is no instant. Write ISO 8601: 2030-01-31T08:00:00Z") from error
-    if value.utcoffset() is None:
-        raise typer.BadParameter(f"{text!r} has no time zone. Write 2030-01-31T08:00:00Z or ...+02:00")
-    return value
-
-
-def _as_dict(job: Job) -> dict[str, Any]:
+def as_dict(job: Job) -> dict[str, Any]:
+    """A job's fields."""
     return {name: getattr(job, name) for name in job.__dataclass_fields__}
 
 
-def _without(values: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+def without(values: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """Some fields left out."""
     return {name: value for name, value in values.items() if name not in names}
 
 
@@ -308,21 +307,23 @@ def _when(job: Job, now: datetime) -> str:
     return since(job.run_at, now)
 
 
-def _note(job: Job) -> str:
+def note_of(job: Job, *, says_reason: bool = True) -> str:
     """Why it is where it is, in a few words."""
     parts = []
     if job.cancel_requested and job.state == State.RUNNING:
         parts.append("to be cancelled")
     if job.progress is not None and job.state == State.RUNNING:
         parts.append(f"{job.progress:.0%}" + (f" {job.progress_note}" if job.progress_note else ""))
-    if job.reason is not None:
+    if job.reason is not None and says_reason:
         parts.append(str(job.reason))
     if job.last_error and job.state != State.SUCCEEDED:
         parts.append(job.last_error.strip().rsplit("\n", 1)[-1])
     return ": ".join(parts)
 
 
-def _described(job: Job, now: datetime) -> list[tuple[str, str]]:
+def described(job: Job, now: datetime) -> list[tuple[str, str]]:
+    """All there is to know of a job, as names and values; an empty value says nothing."""
+
     def at(value: datetime | None) -> str:
         return "" if value is None else f"{iso(value)} ({since(value, now)})"
 
@@ -347,6 +348,7 @@ def _described(job: Job, now: datetime) -> list[tuple[str, str]]:
         ("finished", at(job.finished_at)),
         ("schedule", job.schedule or ""),
         ("scheduled for", at(job.scheduled_for)),
+        ("trigger", "" if job.trigger is None else str(job.trigger)),
         ("lease", lease),
         ("progress", progress),
         ("arguments", _json_text(job.arguments)),

@@ -18,8 +18,10 @@ import fencepost
 from fencepost.cli.demo import demo
 from fencepost.cli.doctor import doctor
 from fencepost.cli.jobs import jobs
+from fencepost.cli.occurrences import occurrences
 from fencepost.cli.output import problem
 from fencepost.cli.queues import queues
+from fencepost.cli.schedules import schedules
 from fencepost.cli.upkeep import migrate, prune
 from fencepost.cli.worker import worker
 from fencepost.cli.workers import workers
@@ -65,6 +67,8 @@ def _root(
 cli.command()(worker)
 cli.command()(demo)
 cli.add_typer(jobs, name="jobs")
+cli.add_typer(schedules, name="schedules")
+cli.add_typer(occurrences, name="occurrences")
 cli.add_typer(queues, name="queues")
 cli.add_typer(workers, name="workers")
 cli.command()(migrate)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Annotated
+from datetime import datetime
+from typing import Annotated, Any
 
 import typer
 
-__all__ = ["AppArgument", "AppOption", "JsonOption", "UrlOption", "age", "duration"]
+__all__ = ["AppArgument", "AppOption", "JsonOption", "UrlOption", "age", "duration", "instant_of", "object_of"]
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
@@ -28,6 +30,34 @@ def age(text: str) -> float:
     if not parts or "".join(number + unit for number, unit in parts) != plain:
         raise typer.BadParameter(f"{text!r} is no duration. Write 90s, 15m, 12h, 7d or 1h30m.")
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
+
+
+def instant_of(text: str | None, name: str) -> datetime | None:
+    """An instant in ISO 8601 with its offset; a naive one would be another instant on another machine."""
+    if text is None:
+        return None
+    try:
+        value = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{name}: {text!r} is no instant. Write ISO 8601: 2030-01-31T08:00:00Z") from error
+    if value.utcoffset() is None:
+        raise typer.BadParameter(
+            f"{name}: {text!r} has no time zone, so its instant is not known. Write 2030-01-31T08:00:00Z or ...+02:00"
+        )
+    return value
+
+
+def object_of(text: str | None, name: str) -> dict[str, Any] | None:
+    """A handler's arguments, written as a JSON object."""
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{name} is no JSON: {error}. Write an object: '{{\"user_id\": 7}}'") from error
+    if not isinstance(value, dict):
+        raise typer.BadParameter(f"{name} is a JSON object of the handler's arguments by name: '{{\"user_id\": 7}}'")
+    return value
 
 
 UrlOption = Annotated[

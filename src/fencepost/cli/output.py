@@ -20,7 +20,20 @@ from rich.text import Text
 
 from fencepost.cli.printable import one_line, printable
 
-__all__ = ["Column", "console", "count", "fields", "hint", "iso", "line", "problem", "since", "table", "write_json"]
+__all__ = [
+    "Column",
+    "console",
+    "count",
+    "fields",
+    "hint",
+    "iso",
+    "line",
+    "problem",
+    "since",
+    "span",
+    "table",
+    "write_json",
+]
 
 _GAP = "  "
 _ELLIPSIS = "…"
@@ -82,14 +95,20 @@ def since(instant: datetime | None, now: datetime) -> str:
     if instant is None:
         return ""
     distance = (instant - now).total_seconds()
-    return f"in {_span(distance)}" if distance > 0 else f"{_span(-distance)} ago"
+    return f"in {span(distance)}" if distance > 0 else f"{span(-distance)} ago"
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float, *, exact: bool = False) -> str:
+    """A duration in one unit: "119s", "2m", "3d".
+
+    Args:
+        seconds: how long.
+        exact: whether the unit is the largest in which it is a whole number, instead of one that is near enough.
+    """
     for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * size:
+        if seconds % size == 0 and seconds >= size if exact else seconds >= 2 * size:
             return f"{int(seconds // size)}{unit}"
-    return f"{int(seconds)}s"
+    return f"{seconds:g}s" if exact else f"{int(seconds)}s"
 
 
 def count(number: int, noun: str) -> str:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
-from fencepost.demo.jobs import QUEUE, URL_VARIABLE
+from fencepost.demo.jobs import QUEUE, SCHEDULE_QUEUE, URL_VARIABLE
 from fencepost.errors import FencepostError
 
 __all__ = ["CONCURRENCY", "LEASE_SECONDS", "Crew", "WorkerProcess"]
@@ -33,7 +33,7 @@ class WorkerProcess:
         self.name = f"worker {number}"
         self.log = log
         command = [sys.executable, "-m", "fencepost.cli", "worker", "fencepost.demo.jobs:app"]
-        command += ["--queue", QUEUE, "--concurrency", str(CONCURRENCY), "--processes", "1"]
+        command += ["--queue", QUEUE, "--queue", SCHEDULE_QUEUE, "--concurrency", str(CONCURRENCY), "--processes", "1"]
         command += ["--lease", str(LEASE_SECONDS), "--grace", str(_GRACE_SECONDS)]
         with log.open("wb") as output:
             # A session of its own: Ctrl-C reaches the demo alone, which then ends its workers itself.

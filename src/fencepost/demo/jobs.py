@@ -1,6 +1,6 @@
 """The demo's application: count the lines and bytes of source files, and store a row for each.
 
-This is what a program of yours looks like: an `App`, handlers, a table of your own in the same database.
+This is what a program of yours looks like: an `App`, handlers, schedules, tables of your own in the same database.
 """
 
 from __future__ import annotations
@@ -11,13 +11,20 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from sqlalchemy import Column, Integer, MetaData, String, Table, insert
+from sqlalchemy import BigInteger, Column, Float, Integer, MetaData, String, Table, insert
 
 import fencepost
 
 __all__ = [
+    "BEAT",
     "PACE_SECONDS",
+    "PERIOD_SECONDS",
+    "PUNCTUAL",
     "QUEUE",
+    "SCHEDULES",
+    "SCHEDULE_QUEUE",
+    "SLOW",
+    "SLOW_SECONDS",
     "URL_VARIABLE",
     "Figures",
     "app",
@@ -25,10 +32,17 @@ __all__ = [
     "digest_files",
     "figures_of",
     "files",
+    "runs",
 ]
 
 URL_VARIABLE = "FENCEPOST_DEMO_URL"
 QUEUE = "demo"
+SCHEDULE_QUEUE = "demo schedules"
+
+BEAT, SLOW, PUNCTUAL = SCHEDULES = ("beat", "slow", "punctual")
+PERIOD_SECONDS = 1
+SLOW_SECONDS = 1.5
+"""Longer than the period, so that an instant comes while the one before still runs."""
 
 PACE_SECONDS = 0.2
 """How long each count pretends to take: without it all would be over before a person has read a line."""
@@ -44,6 +58,18 @@ files = Table(
     Column("lines", Integer, nullable=False),
     Column("bytes", Integer, nullable=False),
     Column("sha256", String(64), nullable=False),
+)
+
+
+runs = Table(
+    "demo_runs",
+    MetaData(),
+    # No unique index here either.
+    Column("schedule", String, nullable=False),
+    Column("scheduled_for", BigInteger, nullable=False),
+    Column("started", Float, nullable=False),
+    Column("ended", Float, nullable=False),
+    Column("fencing_token", BigInteger),
 )
 
 
@@ -79,3 +105,17 @@ def digest_files(paths: list[str]) -> str:
     for path in paths:
         whole.update(figures_of(path).sha256.encode())
     return whole.hexdigest()
+
+
+@app.schedule(every=PERIOD_SECONDS, name=BEAT)  # within the grace (60 s) an instant is late, not missed: every one runs
+@app.schedule(every=PERIOD_SECONDS, name=SLOW, overlap="skip", arguments={"seconds": SLOW_SECONDS})
+@app.schedule(every=PERIOD_SECONDS, name=PUNCTUAL, misfire="skip", grace=1)
+@app.job(kind="demo.record_run", queue=SCHEDULE_QUEUE, priority="high", backoff=1)
+def record_run(ctx: fencepost.JobContext, seconds: float = 0) -> None:
+    """Take so many seconds, and record from when to when, for which instant, and under which fencing token."""
+    assert ctx.scheduled_for is not None
+    started = time.time()
+    time.sleep(seconds)
+    row = {"schedule": ctx.schedule, "scheduled_for": round(ctx.scheduled_for.timestamp()), "started": started}
+    with ctx.transaction() as conn:
+        conn.execute(insert(runs).values(**row, ended=time.time(), fencing_token=ctx.fencing_token))

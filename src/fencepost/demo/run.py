@@ -1,4 +1,4 @@
-"""The course of the demo: workers, jobs, a kill in the middle, another worker, until all is settled; then the audit."""
+"""The course of the demo: workers, jobs, a kill, a moment without any, others, until all is settled; then the audit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,17 @@ from fencepost.app import App
 from fencepost.demo.audit import Enqueued, audit, median_waits
 from fencepost.demo.crew import CONCURRENCY, LEASE_SECONDS, Crew, WorkerProcess
 from fencepost.demo.display import Display
-from fencepost.demo.jobs import PACE_SECONDS, QUEUE, count_file, digest_files, files
+from fencepost.demo.jobs import (
+    PACE_SECONDS,
+    QUEUE,
+    SCHEDULE_QUEUE,
+    SCHEDULES,
+    count_file,
+    digest_files,
+    files,
+    runs,
+)
+from fencepost.demo.timetable import audit_schedules, has_missed, has_overlapped
 from fencepost.errors import ConfigurationError, FencepostError
 from fencepost.job import Job, Priority, State
 from fencepost.store import QueueCounts
@@ -30,12 +40,13 @@ from fencepost.store.rows import instant
 
 __all__ = ["DEFAULT_FILES", "run_demo"]
 
-DEFAULT_FILES = 600
+DEFAULT_FILES = 500
 
 _LOOK_SECONDS = 0.1
 _PATIENCE_SECONDS = 180.0
 _DELAY_SECONDS = 5.0
 _KILL_AT = 0.3  # of the jobs done
+_STANDSTILL_SECONDS = 3.0
 _BATCH = 100
 
 
@@ -108,6 +119,7 @@ def _run(out: Console, paths: list[str], path: Path, folder: Path) -> bool:
         app.migrate()
         with app.store.transaction() as conn:
             files.create(conn)
+            runs.create(conn)
         _introduce(out, len(paths))
         started = instant(app.store.now())
         assert started is not None
@@ -125,14 +137,16 @@ def _introduce(out: Console, number: int) -> None:
         f"{number} source files of Python's own library are counted, a job each, on one SQLite file.",
         f"Two worker processes run {CONCURRENCY} jobs at once each; a job takes {PACE_SECONDS:g} s, for you to follow.",
         "One job in ten fails at first, on purpose. Some are delayed. One runs in a process of its own.",
+        "Three schedules fire every second beside them; one takes longer than that, and is not to overlap itself.",
         f"Half-way a worker is killed with kill -9: its jobs come back when their lease ({LEASE_SECONDS} s) ends.",
+        f"Then the other one is stopped too, and for {_STANDSTILL_SECONDS:g} s nothing runs and instants pass.",
         "When all is settled, everything is counted once more, directly, and compared.\n",
     ):
         out.print(Text(said), soft_wrap=True)
 
 
 def _report(out: Console, app: App, course: Course, started: datetime) -> bool:
-    checks = audit(app, course.enqueued, course.died, course.killed)
+    checks = audit(app, course.enqueued, course.died, course.killed) + audit_schedules(app)
     out.print(Text("\nAudit", "bold"))
     for check in checks:
         mark = ("ok     ", "green") if check.is_kept else ("WRONG  ", "bold red")
@@ -184,8 +198,11 @@ class Course:
         self._display.happened(
             f"kill -9 {victim.name} (process {victim.pid}), while it was running {len(caught)} jobs", "bold red"
         )
-        self._name_of(self._hire())
+        self._stand_still(other)
+        for worker in (self._hire(), self._hire()):
+            self._name_of(worker)
         self._wait(lambda counts: _left(counts) == 0)
+        self._end_schedules()
         self._display.happened("nothing waits or runs any more")
 
     def _hire(self) -> WorkerProcess:
@@ -247,15 +264,35 @@ class Course:
                 victim.thaw()
             self._pause()
 
+    def _stand_still(self, worker: WorkerProcess) -> None:
+        """Stop the last worker, as a deploy does, and let time pass while there is none."""
+        self._dead.add(worker.pid)
+        worker.terminate()
+        worker.end()
+        self._display.happened(f"{worker.name} is stopped (SIGTERM) and has ended: no worker is left", "bold yellow")
+        until = time.monotonic() + _STANDSTILL_SECONDS
+        while time.monotonic() < until:
+            self._pause()
+
+    def _end_schedules(self) -> None:
+        """Pause the schedules when they have shown what they are to show; what they made ends."""
+        while not (has_overlapped(self._app) and has_missed(self._app)):
+            self._pause()
+        for name in SCHEDULES:
+            self._app.schedules.pause(name)
+        self._display.happened("the schedules are paused")
+        while _left(self._counts(SCHEDULE_QUEUE)):
+            self._pause()
+
     def _wait(self, is_reached: Callable[[QueueCounts], bool]) -> None:
         while not is_reached(self._counts()):
             self._pause()
 
-    def _counts(self) -> QueueCounts:
+    def _counts(self, queue: str = QUEUE) -> QueueCounts:
         for counts in self._app.store.queue_counts():
-            if counts.name == QUEUE:
+            if counts.name == queue:
                 return counts
-        return QueueCounts(QUEUE, ready=0, blocked=0, scheduled=0, running=0, paused_since=None)
+        return QueueCounts(queue, ready=0, blocked=0, scheduled=0, running=0, paused_since=None)
 
     def _pause(self) -> None:
         """Between two looks: show how far it is, and see that the workers live."""

@@ -24,6 +24,7 @@ from fencepost.store.admission import wake_freed
 from fencepost.store.claim import claim, ready_lines
 from fencepost.store.database import Clock, Database
 from fencepost.store.enqueue import insert_jobs
+from fencepost.store.figures import ScheduleFigures, schedule_figures
 from fencepost.store.leases import Heartbeat
 from fencepost.store.listing import QueueCounts
 from fencepost.store.permits import waiting_keys
@@ -32,7 +33,7 @@ from fencepost.store.settle import settle
 from fencepost.store.workers import Worker
 from fencepost.timing import micros
 
-__all__ = ["Clock", "Database", "Heartbeat", "QueueCounts", "Store", "Worker"]
+__all__ = ["Clock", "Database", "Heartbeat", "QueueCounts", "ScheduleFigures", "Store", "Worker"]
 
 T = TypeVar("T")
 
@@ -356,6 +357,10 @@ class Store:
     def next_fire_at(self) -> Micros | None:
         """The earliest instant at which a schedule is to be planned, or None."""
         return self._read(schedules.next_fire_at)
+
+    def schedule_figures(self, name: str | None = None) -> list[ScheduleFigures]:
+        """How the occurrences of all schedules stand, by name, or of one; in one read."""
+        return self._read(lambda conn: schedule_figures(conn, self.database.now(conn), name))
 
     def previous_success(self, name: str, before: Micros) -> Micros | None:
         """The newest instant before `before` whose occurrence succeeded, or None."""

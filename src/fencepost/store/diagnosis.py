@@ -6,7 +6,7 @@ What one kind of database alone can have wrong is its dialect's business: `Diale
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 
 from sqlalchemy import and_, bindparam, exc, func, select
@@ -14,12 +14,15 @@ from sqlalchemy.engine import Connection
 
 from fencepost.errors import FencepostError
 from fencepost.job import Micros, Reason, State
+from fencepost.schedule import Schedule
 from fencepost.store import schema
 from fencepost.store.control import paused_queues
 from fencepost.store.database import Database
 from fencepost.store.finding import Finding, Level
+from fencepost.store.permits import count_free, waiting_keys
 from fencepost.store.rows import instant
-from fencepost.store.tables import jobs, word
+from fencepost.store.schedules import list_schedules
+from fencepost.store.tables import jobs, permit_digest_of, permit_line_of, word
 from fencepost.store.workers import Worker, list_workers
 
 __all__ = ["ALIVE_SECONDS", "Finding", "Level", "diagnose"]
@@ -27,7 +30,7 @@ __all__ = ["ALIVE_SECONDS", "Finding", "Level", "diagnose"]
 ALIVE_SECONDS = 60
 """A worker that has not reported for so long counts as dead: six heartbeats of the default lease."""
 
-_LATE_SECONDS = 10  # any living worker's planner promotes and reclaims within a second or so
+_LATE_SECONDS = 10  # any living worker's planner plans, promotes and reclaims within a second or so
 _SKEW_SECONDS = 1.0
 _QUARANTINE_DAYS = 7
 _NAMED = 5
@@ -118,7 +121,9 @@ def _jobs(conn: Connection, now: Micros) -> list[Finding]:
         _leases(conn, now),
         _overdue(conn, now),
         *_paused(waiting, paused, now),
+        _permits(conn, now),
         _quarantined(conn, now),
+        *_schedules(conn, alive, now),
     ]
 
 
@@ -265,6 +270,109 @@ def _quarantined(conn: Connection, now: Micros) -> Finding:
         "not fit the handler, or the row was not readable by the worker's version.",
         "See why: fencepost jobs list --state failed, then fencepost jobs show ID. Mend the handler or upgrade, then: "
         "fencepost jobs retry ID",
+    )
+
+
+# Served by the `ready` index: those who wait for a key stand in a line of their own.
+_BLOCKED = (
+    select(func.count())
+    .select_from(jobs)
+    .where(
+        jobs.c.line == bindparam("line"),
+        jobs.c.state == word(State.BLOCKED),
+        func.coalesce(jobs.c.run_at, jobs.c.created_at) <= bindparam("late"),
+    )
+)
+
+
+def _permits(conn: Connection, now: Micros) -> Finding:
+    """Jobs that wait for a permit that is free: whoever released it, or a planner, should have woken them."""
+    late = now - _LATE_SECONDS * _SECOND
+    stuck = []
+    for key, slots in waiting_keys(conn):
+        line = permit_line_of(permit_digest_of(key))
+        number = conn.execute(_BLOCKED, {"line": line, "late": late}).scalar_one()
+        free = count_free(conn, key, slots)
+        if number and free:
+            stuck.append(f"{_count(number, 'job')} for {key!r} ({free} free)")
+    if not stuck:
+        return Finding("permits", Level.OK, "No job waits for a permit that is free.")
+    return Finding(
+        "permits",
+        Level.PROBLEM,
+        f"Jobs have been waiting for over {_LATE_SECONDS} s for permits that are free: {_some(stuck)}.",
+        "Any living worker wakes them within moments. Start one: fencepost worker APP",
+    )
+
+
+def _schedules(conn: Connection, alive: list[Worker], now: Micros) -> list[Finding]:
+    found = list_schedules(conn)
+    active = [one for one in found if one.error is None and one.next_fire_at is not None]
+    return [_undecodable(found), _planner(active, alive), *_unknown_kinds(active, alive), _cursors(active, now)]
+
+
+def _undecodable(found: Sequence[Schedule]) -> Finding:
+    broken = [f"{one.name!r} ({one.error})" for one in found if one.error is not None]
+    if not broken:
+        return Finding("schedules", Level.OK, f"{_count(len(found), 'schedule')}, each of which can be decoded.")
+    return Finding(
+        "schedules",
+        Level.PROBLEM,
+        f"{_count(len(broken), 'schedule')} cannot be decoded and may not fire: {_some(broken)}",
+        "Upgrade fencepost on this machine and restart the workers; or save the schedule anew, by the code that "
+        "declares it or with: fencepost schedules set",
+    )
+
+
+def _planner(active: Sequence[Schedule], alive: list[Worker]) -> Finding:
+    if alive or not active:
+        return Finding("planner", Level.OK, f"{_are(len(active), 'schedule')} active.")
+    return Finding(
+        "planner",
+        Level.PROBLEM,
+        f"{_are(len(active), 'schedule')} active, and no worker is alive: nothing fires.",
+        "Start one, of any app on this database: fencepost worker APP",
+    )
+
+
+def _unknown_kinds(active: Sequence[Schedule], alive: list[Worker]) -> list[Finding]:
+    """Schedules whose occurrences no living worker would claim."""
+    if not alive:
+        return []
+    left = [
+        f"{one.name!r} (kind {one.kind!r} in queue {one.queue!r})"
+        for one in active
+        if not any(_serves(worker, one.queue, one.kind) for worker in alive)
+    ]
+    if not left:
+        return [Finding("schedule-kinds", Level.OK, "What the active schedules make is served by a living worker.")]
+    return [
+        Finding(
+            "schedule-kinds",
+            Level.WARNING,
+            f"Schedules are active whose jobs no living worker serves: {_some(left)}.",
+            "Start a worker of the app that registers these kinds, for these queues; or stop the schedule: "
+            "fencepost schedules pause NAME",
+        )
+    ]
+
+
+def _cursors(active: Sequence[Schedule], now: Micros) -> Finding:
+    overdue = []
+    for one in active:
+        current = instant(now)
+        assert current is not None
+        assert one.next_fire_at is not None
+        late = (current - one.next_fire_at) // timedelta(microseconds=1)
+        if late > max(one.grace, _LATE_SECONDS) * _SECOND:
+            overdue.append(f"{one.name!r} ({_span(late)})")
+    if not overdue:
+        return Finding("cursors", Level.OK, "No schedule is overdue by more than its grace.")
+    return Finding(
+        "cursors",
+        Level.PROBLEM,
+        f"Schedules are overdue by more than their grace, so that instants will count as missed: {_some(overdue)}.",
+        "Any living worker plans them within moments. Start one, or see what its log says: fencepost worker APP",
     )
 
 

@@ -16,6 +16,7 @@ from fencepost.store.rows import LISTING_COLUMNS, instant, job_from_row
 from fencepost.store.tables import jobs, live_key_of
 
 __all__ = [
+    "LIVE_PARTS",
     "QueueCounts",
     "count_live",
     "find_live",
@@ -27,13 +28,13 @@ __all__ = [
     "states_of",
 ]
 
-# Live jobs by the indexes that hold live jobs alone, whatever the number of final ones.
-_LIVE_PARTS: tuple[ColumnElement[bool], ...] = (
+LIVE_PARTS: tuple[ColumnElement[bool], ...] = (
     and_(jobs.c.line.is_not(None), jobs.c.state == State.READY),
     and_(jobs.c.line.is_not(None), jobs.c.state == State.BLOCKED),
     and_(jobs.c.wake_at.is_not(None), jobs.c.state == State.SCHEDULED),
     and_(jobs.c.lease_until.is_not(None), jobs.c.state == State.RUNNING),
 )
+"""Live jobs by the indexes that hold live jobs alone, whatever the number of final ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,14 +165,14 @@ def count_live(conn: Connection, kind: str) -> int:
     """How many jobs of `kind` wait or run."""
     return sum(
         conn.execute(select(func.count()).select_from(jobs).where(part, jobs.c.kind == kind)).scalar_one()
-        for part in _LIVE_PARTS
+        for part in LIVE_PARTS
     )
 
 
 def queue_counts(conn: Connection) -> list[QueueCounts]:
     """Every queue that has live jobs or is paused, by name."""
     counts: dict[str, list[int]] = {}
-    for place, part in enumerate(_LIVE_PARTS):
+    for place, part in enumerate(LIVE_PARTS):
         for queue, number in conn.execute(select(jobs.c.queue, func.count()).where(part).group_by(jobs.c.queue)):
             counts.setdefault(queue, [0, 0, 0, 0])[place] = number
     paused: dict[str, Micros] = paused_queues(conn)

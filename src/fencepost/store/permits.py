@@ -23,7 +23,7 @@ from fencepost.store.dialects import Dialect
 from fencepost.store.guard import held_by
 from fencepost.store.tables import ONE, jobs, line_of, permit_digest_of, permit_line_of, permits, word
 
-__all__ = ["Slots", "block_rows", "lock_slots", "release_permits", "take", "waiting_keys", "wake_waiting"]
+__all__ = ["Slots", "block_rows", "count_free", "lock_slots", "release_permits", "take", "waiting_keys", "wake_waiting"]
 
 _KEY_ROWS = select(permits).where(permits.c.key_digest == bindparam("digest")).order_by(permits.c.slot)
 _LOCKED_KEY_ROWS = _KEY_ROWS.with_for_update()
@@ -100,6 +100,7 @@ def block_rows(match: ColumnElement[bool], value: Callable[[str], ColumnElement[
             line=value("_line"),
             rank=value("_rank"),
             attempts=jobs.c.attempts - ONE,
+            started_at=null(),
             lease_owner=null(),
             lease_until=null(),
         )
@@ -148,6 +149,15 @@ def lock_slots(dialect: Dialect, conn: Connection, key: str, slots: int, now: Mi
             free.append(row)
     # Slots beyond the present number may still be held: they count until their attempts end.
     return Slots(free[: max(0, slots - len(held))], held)
+
+
+def count_free(conn: Connection, key: str, slots: int) -> int:
+    """How many of a key's permits are free, without locking them: for people, nothing is decided by it."""
+    rows = conn.execute(_KEY_ROWS, {"digest": permit_digest_of(key)}).fetchall()
+    named = [str(row.job_id) for row in rows if row.job_id is not None]
+    holders = {str(row.id): row for row in conn.execute(_HOLDERS, {"ids": named})} if named else {}
+    held = sum(_still_holds(holders.get(str(row.job_id)), row.lease_token) for row in rows if row.job_id is not None)
+    return max(0, slots - held)
 
 
 def _still_holds(job: Any, token: int) -> bool:

@@ -570,6 +570,11 @@ def _shown(row: Any) -> Schedule:
     except (ValueError, TypeError, KeyError) as problem:
         arguments = row.arguments
         error = error or f"{type(problem).__name__}: {problem}"
+    if error is None:
+        try:
+            _decoded(row)
+        except ConfigurationError as problem:  # no planner has come across it yet
+            error = str(problem)
     created_at, updated_at = instant(row.created_at), instant(row.updated_at)
     assert created_at is not None
     assert updated_at is not None
