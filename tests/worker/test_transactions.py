@@ -63,9 +63,11 @@ def test_rows_and_completion_commit_together(app: fencepost.App, working: Workin
     async def on_loop(ctx: fencepost.JobContext) -> int:
         def work(conn: Connection) -> int:
             _insert(conn, 2)
-            return 22
+            ctx.set_result(22)
+            return 33
 
-        return await ctx.run_transaction(work)
+        assert await ctx.run_transaction(work) == 33
+        return 44
 
     handles = on_thread.enqueue(), on_loop.enqueue()
     worker = working()

@@ -96,6 +96,7 @@ class _Child:
         self._lock = threading.Lock()
         self._current: Execution | None = None
         self._is_killed = False
+        self._is_ready = False
 
     @property
     def is_usable(self) -> bool:
@@ -132,17 +133,26 @@ class _Child:
         self._pipe.send((function.__module__, function.__qualname__, execution.claim))
         while True:
             match self._pipe.recv():
+                case "ready", None, None:
+                    self._is_ready = True
                 case "progress", fraction, note:
                     execution.report(fraction, note)
-                case "settled", None, None:
-                    execution.settled()
+                case "settled", has_result, None:
+                    execution.settled(has_result=has_result)
                 case "outcome", outcome, None:
                     return outcome  # type: ignore[no-any-return]
 
     def _death(self, execution: Execution) -> Outcome | None:
         code = self._process.exitcode
         how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
-        error = ChildProcessError(f"The process that ran the handler ended with {how}.")
+        text = f"The process that ran the handler ended with {how}."
+        if not self._is_ready and not self._is_killed:
+            text = (
+                f"A process for the handler ended with {how} before it was ready: importing the program failed in it. "
+                "A script must enqueue and run its workers under `if __name__ == '__main__':`, since each child "
+                "process imports it anew."
+            )
+        error = ChildProcessError(text)
         if execution.stop_reason is Stop.CANCEL:
             return Outcome(Verb.CANCEL)
         return outcome_of_error(execution, error)
@@ -154,6 +164,7 @@ def _child_main(pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, daemon=True).start()
+    pipe.send(("ready", None, None))
     while True:
         try:
             module, name, claim = pipe.recv()
@@ -202,9 +213,10 @@ class _ChildExecution(Execution):
     def report(self, fraction: float, note: str | None) -> None:
         self.pipe.send(("progress", fraction, note))
 
-    def settled(self) -> None:
+    def settled(self, *, has_result: bool) -> None:
         self.decided = True
-        self.pipe.send(("settled", None, None))
+        self.discards_return = not has_result
+        self.pipe.send(("settled", has_result, None))
 
 
 def _find(module: str, name: str) -> Any:
