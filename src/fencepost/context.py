@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from sqlalchemy.engine import Connection
 
 from fencepost.codec import clean_text
-from fencepost.errors import LeaseLost
+from fencepost.errors import InvalidTransition, LeaseLost
 from fencepost.job import Claim
 from fencepost.planning.outcome import Outcome, Verb
 from fencepost.registry import Handler
@@ -69,6 +69,7 @@ class JobContext:
         self._store = store
         self._link = link
         self._result: str | None = None
+        self._has_transaction = False
 
     @property
     def cancelled(self) -> bool:
@@ -113,12 +114,23 @@ class JobContext:
 
         Raises:
             LeaseLost: the lease passed to somebody else. Let it pass; nothing was written.
+            InvalidTransition: this attempt has, or had, such a transaction already.
         """
-        with self._store.transaction() as conn:
-            yield conn
-            keep = self._result if self._claim.keep_result else None
-            if not self._store.settle_within(conn, self._claim, Outcome(Verb.COMPLETE, result=keep)):
-                raise LeaseLost(lease_lost_text(self._claim))
+        if self._has_transaction:
+            raise InvalidTransition(
+                f"Job {self.id} has its transaction already: an attempt is completed by one `ctx.transaction()`. Do "
+                "all of its work in one block, and pass its connection to helpers."
+            )
+        self._has_transaction = True
+        try:
+            with self._store.transaction() as conn:
+                yield conn
+                keep = self._result if self._claim.keep_result else None
+                if not self._store.settle_within(conn, self._claim, Outcome(Verb.COMPLETE, result=keep)):
+                    raise LeaseLost(lease_lost_text(self._claim))
+        except BaseException:
+            self._has_transaction = False  # rolled back: the handler may try once more
+            raise
         self._link.settled(has_result=keep is not None or not self._claim.keep_result)
 
     async def run_transaction(self, work: Callable[[Connection], T]) -> T:
