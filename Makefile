@@ -1,7 +1,7 @@
 # Every task sets up what it needs in .venv first. `make` lists the tasks.
 
 PYTHON ?= python3
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= -n 2
 BENCH_ARGS ?=
 
 VENV := .venv
@@ -17,7 +17,7 @@ help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "Variables: PYTHON (default python3, $(OLDEST_PYTHON) or newer), PYTEST_ARGS, BENCH_ARGS. For example:"
-	@echo "  make test PYTEST_ARGS='-n 2 tests/conformance'"
+	@echo "  make test PYTEST_ARGS='tests/conformance'"
 	@echo "  make bench BENCH_ARGS='--databases sqlite --jobs 20000'"
 
 demo: $(VENV)/.installed ## see it work, on one SQLite file

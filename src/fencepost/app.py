@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import multiprocessing
 import os
 import weakref
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
@@ -437,7 +438,17 @@ class App:
         prepared: Prepared[..., Any] = Prepared(self, handler, handler.options)
         return prepared.using(**options).enqueue(**(arguments or {}))
 
+    @staticmethod
+    def _refuse_bootstrap() -> None:
+        """A child process that is being started imports its parent's main script: what stands there unguarded."""
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            raise ConfigurationError(
+                "This script enqueues or works while a child process imports it, and would do so once more in each. "
+                "Put what it does under `if __name__ == '__main__':`, and leave only definitions outside."
+            )
+
     def _enqueue(self, jobs: Sequence[NewJob], connection: Any, *, grouped: bool = True) -> list[JobHandle[Any]]:
+        self._refuse_bootstrap()
         _check_built(jobs)
         if connection is not None:
             with joined(connection, self.store.database) as conn:
@@ -494,6 +505,7 @@ class App:
 
         See `fencepost.Worker` for the arguments.
         """
+        self._refuse_bootstrap()
         worker = Worker(
             self.store,
             self._registry,

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from sqlalchemy.engine import Connection
 
 from fencepost.codec import clean_text
-from fencepost.errors import LeaseLost
+from fencepost.errors import InvalidTransition, LeaseLost
 from fencepost.job import Claim
 from fencepost.planning.outcome import Outcome, Verb
 from fencepost.registry import Handler
@@ -36,8 +36,8 @@ class AttemptLink(Protocol):
         """Pass progress on."""
         ...
 
-    def settled(self) -> None:
-        """Say that the handler has settled the job itself."""
+    def settled(self, *, has_result: bool) -> None:
+        """Say that the handler has settled the job itself, with a result or without."""
         ...
 
 
@@ -78,6 +78,7 @@ class JobContext:
         self._store = store
         self._link = link
         self._result: str | None = None
+        self._has_transaction = False
 
     @property
     def cancelled(self) -> bool:
@@ -113,7 +114,13 @@ class JobContext:
         self._link.report(fraction, None if note is None else clean_text(note)[:_NOTE_CHARS])
 
     def set_result(self, value: Any) -> None:
-        """Name the result that `transaction()` stores, inside its block."""
+        """Name the result that `transaction()` stores with the completion, inside its block or before.
+
+        What the handler returns comes too late for that commit.
+
+        Raises:
+            EncodingError: a value that cannot be stored.
+        """
         self._result = self._handler.result.encode(value)
 
     @contextmanager
@@ -121,21 +128,35 @@ class JobContext:
         """A transaction on fencepost's database whose commit also completes this job: exactly once, or not at all.
 
         If the lease is gone when the block ends, everything in it is rolled back. After the block the job is
-        settled: what the handler returns or raises later changes nothing. On SQLite keep the block short, since it
+        settled: what the handler returns or raises later changes nothing, so name the job's result with `set_result`.
+        On SQLite keep the block short, since it
         keeps every other writer out; and in an async handler use `run_transaction`, which does not block the loop.
 
         Raises:
             LeaseLost: the lease passed to somebody else. Let it pass; nothing was written.
+            InvalidTransition: this attempt has, or had, such a transaction already.
         """
-        with self._store.transaction() as conn:
-            yield conn
-            keep = self._result if self._claim.keep_result else None
-            if not self._store.settle_within(conn, self._claim, Outcome(Verb.COMPLETE, result=keep)):
-                raise LeaseLost(lease_lost_text(self._claim))
-        self._link.settled()
+        if self._has_transaction:
+            raise InvalidTransition(
+                f"Job {self.id} has its transaction already: an attempt is completed by one `ctx.transaction()`. Do "
+                "all of its work in one block, and pass its connection to helpers."
+            )
+        self._has_transaction = True
+        try:
+            with self._store.transaction() as conn:
+                yield conn
+                keep = self._result if self._claim.keep_result else None
+                if not self._store.settle_within(conn, self._claim, Outcome(Verb.COMPLETE, result=keep)):
+                    raise LeaseLost(lease_lost_text(self._claim))
+        except BaseException:
+            self._has_transaction = False  # rolled back: the handler may try once more
+            raise
+        self._link.settled(has_result=keep is not None or not self._claim.keep_result)
 
     async def run_transaction(self, work: Callable[[Connection], T]) -> T:
-        """`transaction()` for async handlers: runs `work(connection)` on a thread; its result becomes the job's.
+        """`transaction()` for async handlers: runs `work(connection)` on a thread and returns what that returns.
+
+        The job's result is what `set_result` was given, inside `work` or before.
 
         Raises:
             LeaseLost: the lease passed to somebody else; nothing was written.
@@ -143,9 +164,7 @@ class JobContext:
 
         def run() -> T:
             with self.transaction() as conn:
-                value = work(conn)
-                self.set_result(value)
-                return value
+                return work(conn)
 
         return await asyncio.to_thread(run)
 

@@ -158,7 +158,7 @@ class Abandon(Signal):
         reason: kept as the job's last error.
     """
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str = "abandoned by its handler") -> None:
         super().__init__(reason)
         self.reason = reason
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from fencepost.errors import ConfigurationError
 from fencepost.job import Backoff, BackoffSpec, Hold, OnConflict, Options, Priority
@@ -29,7 +29,7 @@ class Asked(TypedDict, total=False):
     """The keywords of `using(...)` and, as defaults, of `@app.job(...)`."""
 
     queue: str
-    priority: Priority | str
+    priority: Priority | Literal["critical", "high", "normal", "low"]
     delay: float | timedelta | None
     run_at: datetime | None
     deadline: datetime | None
@@ -38,8 +38,8 @@ class Asked(TypedDict, total=False):
     max_attempts: int
     backoff: BackoffSpec
     key: str | None
-    hold: Hold | str
-    on_conflict: OnConflict | str
+    hold: Hold | Literal["live", "queued"]
+    on_conflict: OnConflict | Literal["keep", "replace"]
     keep_result: bool
     tags: Sequence[str]
     tenant: str | None

@@ -31,7 +31,8 @@ def test_a_burst_runs_what_there_is_and_ends_with_0(tasks: str, start: Start, ke
     assert set(kept.states_of(made).values()) == {State.SUCCEEDED}
     assert kept.states_of([failing]) == {failing: State.FAILED}
     assert "running 0, done 21, failed 1, lost 0" in err
-    assert f"Job {failing} (crash): attempt 1 of 1 failed: RuntimeError: [red]no\\x1b[31m" in err
+    assert f"Job {failing} (crash) failed for good at attempt 1 of 1: Traceback" in err
+    assert "RuntimeError: [red]no\\x1b[31m" in err
     assert kept.list_workers() == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 
 import pytest
 from sqlalchemy import text
@@ -63,9 +63,11 @@ def test_rows_and_completion_commit_together(app: fencepost.App, working: Workin
     async def on_loop(ctx: fencepost.JobContext) -> int:
         def work(conn: Connection) -> int:
             _insert(conn, 2)
-            return 22
+            ctx.set_result(22)
+            return 33
 
-        return await ctx.run_transaction(work)
+        assert await ctx.run_transaction(work) == 33
+        return 44
 
     handles = on_thread.enqueue(), on_loop.enqueue()
     worker = working()
@@ -162,9 +164,8 @@ def test_a_handler_that_runs_on_after_its_lease_was_lost_is_reported_once(
     returned = threading.Event()
 
     def beat() -> datetime:
-        (recorded,) = app.store.list_workers()
-        assert recorded.seen_at is not None
-        return recorded.seen_at
+        seen = [recorded.seen_at for recorded in app.store.list_workers()]
+        return (seen and seen[0]) or datetime.min.replace(tzinfo=UTC)  # none yet: before its first heartbeat's end
 
     @app.job
     def runs_on(ctx: fencepost.JobContext) -> str:

@@ -42,6 +42,7 @@ def configure(form: LogFormat, level: LogLevel, console: Console) -> None:
     handler = _ConsoleHandler(console, _json_line if form is LogFormat.JSON else _text_line)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(True)
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # its steps are ours to announce
 
 
 class _ConsoleHandler(logging.Handler):

@@ -33,13 +33,15 @@ class Execution:
     one waits for the settler, and no longer needs a slot.
     """
 
-    __slots__ = ("_board", "claim", "decided", "gave_up_at", "handler", "stop_reason", "task")
+    __slots__ = ("_board", "claim", "decided", "discards_return", "gave_up_at", "handler", "stop_reason", "task")
 
     def __init__(self, claim: Claim, handler: Handler, board: Board) -> None:
         self.claim = claim
         self.handler = handler
         self.decided = False
         """Whether its outcome is fixed: what the handler does from here on changes nothing."""
+        self.discards_return = False
+        """Whether what the handler returns is lost, since it settled the job without a result."""
         self.stop_reason: Stop | None = None
         self.task: Any = None
         """What an executor needs to stop it."""
@@ -88,9 +90,10 @@ class Execution:
         """Keep the newest progress for the settler to write."""
         self._board.report(self, fraction, note)
 
-    def settled(self) -> None:
-        """The handler has settled the job itself, in a transaction of its own."""
+    def settled(self, *, has_result: bool) -> None:
+        """The handler has settled the job itself, in a transaction of its own, with a result or without."""
         self.decided = True
+        self.discards_return = not has_result
         self._board.completed_by_handler(self)
 
 

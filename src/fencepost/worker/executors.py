@@ -10,7 +10,7 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any, Protocol
 
 from fencepost.planning.outcome import Outcome
@@ -66,6 +66,10 @@ class _InContext:
                 awaited = run(step, value)
             except StopIteration as stop:
                 return stop.value
+            except GeneratorExit as error:
+                if isinstance(value, GeneratorExit):  # the loop is being torn down, and it passed on
+                    raise
+                raise RuntimeError("the handler raised GeneratorExit") from error
             try:
                 value, step = (yield awaited), self._coroutine.send
             except BaseException as error:  # noqa: BLE001 - whatever is thrown in, the coroutine is to see
@@ -88,31 +92,43 @@ class AsyncExecutor:
         self._store = store
         self._waiting: deque[Execution] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._has_successor = False
+        self._successor: asyncio.Task[None] | None = None
         self._context = contextvars.copy_context()
 
     def start(self, executions: Sequence[Execution]) -> None:
         """Run these, in order."""
         self._waiting.extend(executions)
-        self._loop.call_soon_threadsafe(self._need_task)
+        self._call(self._need_task)
 
     def stop(self, execution: Execution) -> None:
         """Cancel its coroutine."""
-        self._loop.call_soon_threadsafe(self._cancel, execution)
+        self._call(self._cancel, execution)
+
+    def _call(self, function: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:  # the loop has ended, and with it the worker: what it ran is handed back
+            logger.debug("The event loop has ended; %s is left.", arguments)
 
     def _cancel(self, execution: Execution) -> None:
         if execution.task is not None:
             execution.task.cancel()
 
     def _need_task(self) -> None:
-        if self._waiting and not self._has_successor:
-            self._has_successor = True
-            task = self._loop.create_task(self._run_waiting())
+        if self._waiting and self._successor is None:
+            self._successor = task = self._loop.create_task(self._run_waiting())
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        # A handler may cancel every task of the loop, this one before it had begun.
+        self._tasks.discard(task)
+        if task is self._successor:
+            self._successor = None
+        self._need_task()
 
     async def _run_waiting(self) -> None:
-        self._has_successor = False
+        self._successor = None
         task = asyncio.current_task()
         assert task is not None
         since_breath = 0

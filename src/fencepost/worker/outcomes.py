@@ -19,6 +19,14 @@ logger = logging.getLogger("fencepost.worker")
 
 def outcome_of_return(execution: Execution, value: object) -> Outcome:
     """Success, unless what was returned cannot be stored."""
+    if value is not None and execution.discards_return:
+        logger.warning(
+            "Job %s (%s) was completed by its own transaction, so what its handler returned is not stored. Name the "
+            "result inside the transaction: ctx.set_result(value).",
+            execution.claim.id,
+            execution.claim.kind,
+        )
+        return Outcome(Verb.COMPLETE)
     if value is None or not execution.claim.keep_result:
         return Outcome(Verb.COMPLETE)
     try:

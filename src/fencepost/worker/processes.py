@@ -24,6 +24,7 @@ from fencepost.worker.outcomes import not_started, outcome_of_error, outcome_of_
 
 __all__ = ["ProcessExecutor"]
 
+_LOOK_SECONDS = 0.5
 _SPAWN = multiprocessing.get_context("spawn")  # a fork would inherit the worker's threads' locks and connections
 
 
@@ -96,6 +97,7 @@ class _Child:
         self._lock = threading.Lock()
         self._current: Execution | None = None
         self._is_killed = False
+        self._is_ready = False
 
     @property
     def is_usable(self) -> bool:
@@ -131,18 +133,31 @@ class _Child:
         function = execution.handler.function
         self._pipe.send((function.__module__, function.__qualname__, execution.claim))
         while True:
+            while not self._pipe.poll(_LOOK_SECONDS):
+                # A process that it left behind may hold the pipe open (and the sentinel): ask for its end itself.
+                if not self._process.is_alive() and not self._pipe.poll():
+                    raise EOFError
             match self._pipe.recv():
+                case "ready", None, None:
+                    self._is_ready = True
                 case "progress", fraction, note:
                     execution.report(fraction, note)
-                case "settled", None, None:
-                    execution.settled()
+                case "settled", has_result, None:
+                    execution.settled(has_result=has_result)
                 case "outcome", outcome, None:
                     return outcome  # type: ignore[no-any-return]
 
     def _death(self, execution: Execution) -> Outcome | None:
         code = self._process.exitcode
         how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
-        error = ChildProcessError(f"The process that ran the handler ended with {how}.")
+        text = f"The process that ran the handler ended with {how}."
+        if not self._is_ready and not self._is_killed:
+            text = (
+                f"A process for the handler ended with {how} before it was ready: importing the program failed in it. "
+                "A script must enqueue and run its workers under `if __name__ == '__main__':`, since each child "
+                "process imports it anew."
+            )
+        error = ChildProcessError(text)
         if execution.stop_reason is Stop.CANCEL:
             return Outcome(Verb.CANCEL)
         return outcome_of_error(execution, error)
@@ -154,12 +169,31 @@ def _child_main(pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, daemon=True).start()
+    say = _Say(pipe)
+    say("ready")
     while True:
         try:
             module, name, claim = pipe.recv()
         except EOFError:
             return
-        pipe.send(("outcome", _run_claim(module, name, claim, pipe), None))
+        say("outcome", _run_claim(module, name, claim, say))
+
+
+class _Say:
+    """What this child tells the worker; and only this child.
+
+    A handler that forks, and whose twin returns or raises instead of ending there, would otherwise have two processes
+    answer for one attempt, the second of them for the next.
+    """
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._pid = os.getpid()
+
+    def __call__(self, what: str, first: Any = None, second: Any = None) -> None:
+        if os.getpid() != self._pid:
+            os._exit(1)
+        self._pipe.send((what, first, second))
 
 
 def _die_with_parent() -> None:
@@ -170,7 +204,7 @@ def _die_with_parent() -> None:
     os._exit(1)
 
 
-def _run_claim(module: str, name: str, claim: Claim, pipe: Connection) -> Outcome | None:
+def _run_claim(module: str, name: str, claim: Claim, say: _Say) -> Outcome | None:
     def decided(_execution: Execution, _outcome: Outcome) -> None:
         """The worker settles; what is decided here travels as `_run_claim`'s answer."""
 
@@ -183,7 +217,7 @@ def _run_claim(module: str, name: str, claim: Claim, pipe: Connection) -> Outcom
         text = f"The handler {module}.{name} cannot be imported in a process: {type(error).__name__}: {error}"
         return Outcome(Verb.RETRY, error=text)
     execution = _ChildExecution(claim, registered.handler, Board(decided, nothing, nothing))
-    execution.pipe = pipe
+    execution.say = say
     try:
         value = call_handler(execution, registered.app.store)
         if inspect.iscoroutine(value):
@@ -196,15 +230,16 @@ def _run_claim(module: str, name: str, claim: Claim, pipe: Connection) -> Outcom
 class _ChildExecution(Execution):
     """An attempt as its child sees it: what it says goes through the pipe."""
 
-    __slots__ = ("pipe",)
-    pipe: Connection
+    __slots__ = ("say",)
+    say: _Say
 
     def report(self, fraction: float, note: str | None) -> None:
-        self.pipe.send(("progress", fraction, note))
+        self.say("progress", fraction, note)
 
-    def settled(self) -> None:
+    def settled(self, *, has_result: bool) -> None:
         self.decided = True
-        self.pipe.send(("settled", None, None))
+        self.discards_return = not has_result
+        self.say("settled", has_result)
 
 
 def _find(module: str, name: str) -> Any:

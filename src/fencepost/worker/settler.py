@@ -129,15 +129,13 @@ class Settler:
         if outcome.verb not in (Verb.RETRY, Verb.ABANDON):
             return
         self.failed += 1
-        if outcome.reason is not Reason.TIMEOUT:  # the watchdog has said that
-            claim = execution.claim
-            said = (outcome.error or "").strip().rsplit("\n", 1)[-1]
-            logger.info(
-                "Job %s (%s): attempt %d of %d failed: %s",
-                claim.id,
-                claim.kind,
-                claim.attempt,
-                claim.max_attempts,
-                said,
-                extra={"job_id": claim.id, "kind": claim.kind, "queue": claim.queue, "attempt": claim.attempt},
-            )
+        claim = execution.claim
+        fields = {"job_id": claim.id, "kind": claim.kind, "queue": claim.queue, "attempt": claim.attempt}
+        error = (outcome.error or "").strip()
+        if outcome.verb is Verb.ABANDON or claim.attempt >= claim.max_attempts:
+            text = "Job %s (%s) failed for good at attempt %d of %d: %s"
+            logger.error(text, claim.id, claim.kind, claim.attempt, claim.max_attempts, error, extra=fields)
+        elif outcome.reason is not Reason.TIMEOUT:  # the watchdog has said that
+            text = "Job %s (%s): attempt %d of %d failed and will be repeated: %s"
+            last_line = error.rsplit("\n", 1)[-1]
+            logger.warning(text, claim.id, claim.kind, claim.attempt, claim.max_attempts, last_line, extra=fields)

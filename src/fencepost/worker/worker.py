@@ -185,11 +185,13 @@ class Worker:
             SchemaError: the tables are missing, old or newer.
             StoreUnavailable: the database cannot be reached at the start. (Once running, it is waited for.)
         """
+        if self._stop_requested:
+            raise ConfigurationError("This worker was stopped. Make another: app.worker(...)")
         self._app_store.ensure_schema()
         if self._prepare is not None:
             self._prepare()
         started_at = self._store.now()
-        with _Signals(self.stop), _LoopThread() as loop:
+        with _Signals(self.stop), _LoopThread(self._fail) as loop:
             processes = ProcessExecutor(self._processes)
             threads_for_handlers = ThreadExecutor(self._app_store)
             executors: dict[str, Executor] = {
@@ -360,6 +362,10 @@ class _LoopThread:
     Not the main thread: a handler that blocks the loop must keep neither signals nor the stop from being heard.
     """
 
+    def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
+        self._on_failure = on_failure
+        self._is_ending = False
+
     def __enter__(self) -> asyncio.AbstractEventLoop:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="fencepost-loop", daemon=True)
@@ -375,11 +381,18 @@ class _LoopThread:
                 task.cancel()
             self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        except BaseException as error:  # noqa: BLE001 - SystemExit from a task of a handler's own ends the loop
+            self._on_failure(error)
+        else:
+            if not self._is_ending:
+                self._on_failure(RuntimeError("A handler stopped the worker's event loop."))
         finally:
             self._loop.close()
 
     def __exit__(self, *_exc: object) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._is_ending = True
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_LOOP_END_SECONDS)
         if self._thread.is_alive():
             logger.warning("A handler still blocks the event loop; it is left behind.")

@@ -23,7 +23,8 @@ __all__ = ["MySQL"]
 
 # NOW() would pass through the session's time zone, where one hour of autumn stands for two.
 _CLOCK = text("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))")
-_MIGRATION_WAIT_SECONDS = 600
+_LOCK_SECONDS, _LOCK_TRIES = 60, 10
+_SILENCE_SECONDS = 300
 
 _TRANSIENT_CODES = frozenset(
     {
@@ -64,6 +65,9 @@ class MySQL(Dialect):
             connect_args={
                 "charset": "utf8mb4",
                 "connect_timeout": 10,
+                # A server that is silent but not gone. Longer than our statements and their waits for locks take.
+                "read_timeout": _SILENCE_SECONDS,
+                "write_timeout": _SILENCE_SECONDS,
                 # Lenient modes cut what does not fit; a cut payload would be a lost one.
                 "init_command": "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
             },
@@ -99,13 +103,10 @@ class MySQL(Dialect):
     def migrating(self, engine: Engine) -> Iterator[None]:
         """A named lock for this database, held by a connection: DDL commits, so no row lock would last."""
         with engine.connect() as conn:
-            taken = conn.execute(
-                text("SELECT GET_LOCK(CONCAT('fencepost:', DATABASE()), :seconds)"),
-                {"seconds": _MIGRATION_WAIT_SECONDS},
-            ).scalar()
-            if taken != 1:
+            take = text("SELECT GET_LOCK(CONCAT('fencepost:', DATABASE()), :seconds)")
+            if not any(conn.execute(take, {"seconds": _LOCK_SECONDS}).scalar() == 1 for _ in range(_LOCK_TRIES)):
                 raise StoreUnavailable(
-                    f"Another process has been migrating this database for {_MIGRATION_WAIT_SECONDS} s. "
+                    f"Another process has been migrating this database for {_LOCK_SECONDS * _LOCK_TRIES} s. "
                     "Look for it with SHOW PROCESSLIST, then migrate again."
                 )
             try:

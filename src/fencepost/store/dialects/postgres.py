@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -42,6 +43,9 @@ _PINNED = ("enable_seqscan", "enable_bitmapscan", "enable_sort", "enable_hashjoi
 _CLOCK_AND_PIN = text(f"SELECT {_NOW}, " + ", ".join(f"set_config('{name}', 'off', true)" for name in _PINNED))
 _PLACE = "place"  # WITH ORDINALITY: counts from 1
 _MIGRATION_LOCK = 0x66656E6365  # "fence"
+
+# A refused connection has no SQLSTATE, only the server's words.
+_REFUSED = re.compile(r"FATAL: .*(does not exist|authentication failed|no pg_hba\.conf entry|permission denied)")
 
 _TRANSIENT_STATES = frozenset(
     {
@@ -106,6 +110,8 @@ class Postgres(Dialect):
             return Fault.TRANSIENT
         state = getattr(error.orig, "sqlstate", None)
         if state is None:
+            if _REFUSED.search(str(error.orig)):
+                return Fault.PERMANENT
             return Fault.TRANSIENT if isinstance(error, exc.OperationalError) else Fault.PERMANENT
         return Fault.TRANSIENT if state in _TRANSIENT_STATES or state.startswith("08") else Fault.PERMANENT
 
