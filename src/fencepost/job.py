@@ -27,6 +27,7 @@ __all__ = [
     "DEFAULT_QUEUE",
     "FINAL_STATES",
     "LIVE_STATES",
+    "WAITING_STATES",
     "Attempt",
     "Backoff",
     "BackoffSpec",
@@ -72,6 +73,7 @@ class State(StrEnum):
 
 
 LIVE_STATES = frozenset({State.BLOCKED, State.SCHEDULED, State.READY, State.RUNNING})
+WAITING_STATES = frozenset({State.BLOCKED, State.SCHEDULED, State.READY})
 FINAL_STATES = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.SKIPPED})
 
 
