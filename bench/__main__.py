@@ -15,7 +15,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
-from bench import floor, machine, product, report
+from bench import floor, machine, product, report, schedules
 from bench.databases import DATABASES, Database, LeftOut
 
 TIME_LIMIT_SECONDS = 3600  # three rounds on three databases take some minutes; more than this is a hang
@@ -46,7 +46,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--databases", default=",".join(DATABASES), help="default: %(default)s")
     parser.add_argument("--jobs", type=int, default=50_000, help="jobs a round (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s; the median is printed")
-    parser.add_argument("--only", choices=("floor", "product"), help="measure one side alone")
+    parser.add_argument("--only", choices=("floor", "product", "schedules"), help="measure one side alone")
     parser.add_argument(
         "--memory",
         action="store_true",
@@ -91,9 +91,10 @@ def _one_round(database: Database, options: argparse.Namespace) -> dict[str, flo
     steps: dict[str, Callable[[str], dict[str, float]]] = {
         "floor": lambda url: floor.measure(database.open_floor(url), options.jobs),
         "product": lambda url: product.measure(database, url, options.jobs, memory_only=options.memory),
+        "schedules": schedules.measure,
     }
     for side, step in steps.items():
-        if options.only in (None, side):
+        if options.only in (None, side) and not (options.memory and side == "schedules"):
             with database.scratch() as url:
                 figures |= step(url)
     return figures

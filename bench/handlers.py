@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
 import fencepost
 
@@ -22,6 +23,7 @@ class Handlers:
         app: what the benchmark talks to.
         noop: a job that does nothing, so that all the time is fencepost's.
         stamp: a job that says on standard output how long after its enqueue it started.
+        tick: a job of a schedule that says how many microseconds after its instant it started.
         ran: how many no-op jobs ran in this process.
     """
 
@@ -41,5 +43,12 @@ class Handlers:
             # Written in one call, past Python's buffers: the reader waits for the line.
             os.write(1, b"%d\n" % (time.monotonic_ns() - sent))
 
+        @self.app.job(kind="bench.tick")
+        async def tick(ctx: fencepost.JobContext) -> None:
+            assert ctx.scheduled_for is not None
+            late = datetime.now(UTC) - ctx.scheduled_for
+            os.write(1, b"%d\n" % (late // timedelta(microseconds=1)))
+
         self.noop = noop
+        self.tick = tick
         self.stamp = stamp

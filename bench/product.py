@@ -20,7 +20,7 @@ from bench.databases import Database
 from bench.handlers import Handlers
 from bench.worker_process import URL_VARIABLE
 
-__all__ = ["measure"]
+__all__ = ["START_SECONDS", "lines_of", "measure", "worker_process"]
 
 ENQUEUE_SECONDS = 3.0  # as long as the floor's single inserts
 CONCURRENT_ENQUEUES = 500
@@ -30,7 +30,7 @@ LATENCY_JOBS = 100
 LATENCY_PAUSE_SECONDS = (0.05, 0.35)
 
 _SLOWEST_DRAIN = 200  # jobs a second below which a drain counts as hung
-_START_SECONDS = 30.0
+START_SECONDS = 30.0
 _STOP_SECONDS = 20.0
 _SUCCEEDED = "SELECT count(*) FROM fencepost_jobs WHERE state = 'succeeded'"
 
@@ -59,8 +59,8 @@ def _measure(handlers: Handlers, database: Database, url: str, jobs: int, *, mem
 
 def _drain(database: Database, url: str, jobs: int) -> dict[str, float]:
     """One worker process on a backlog of no-op jobs; what it claims to have done is checked in the database."""
-    with _worker("drain", url) as worker:
-        output, _ = worker.communicate(timeout=_START_SECONDS + jobs / _SLOWEST_DRAIN)
+    with worker_process("drain", url) as worker:
+        output, _ = worker.communicate(timeout=START_SECONDS + jobs / _SLOWEST_DRAIN)
     report = json.loads(output)
     succeeded = database.count(url, _SUCCEEDED)
     if worker.returncode != 0 or report["ran"] != jobs or succeeded != jobs:
@@ -80,15 +80,15 @@ def _latency(handlers: Handlers, url: str) -> dict[str, float]:
     The monotonic clock is the host's, so the two processes read the same one.
     """
     pauses = random.Random(1)
-    with _worker("serve", url) as worker:
-        lines = _lines_of(worker)
+    with worker_process("serve", url) as worker:
+        lines = lines_of(worker)
         handlers.stamp.enqueue(sent=time.monotonic_ns())
-        lines.get(timeout=_START_SECONDS)  # the worker is up
+        lines.get(timeout=START_SECONDS)  # the worker is up
         took = []
         for _ in range(LATENCY_JOBS):
             time.sleep(pauses.uniform(*LATENCY_PAUSE_SECONDS))
             handlers.stamp.enqueue(sent=time.monotonic_ns())
-            took.append(int(lines.get(timeout=_START_SECONDS)) / 1e6)
+            took.append(int(lines.get(timeout=START_SECONDS)) / 1e6)
     percentiles = quantiles(took, n=100, method="inclusive")
     return {"latency_p50_ms": percentiles[49], "latency_p99_ms": percentiles[98]}
 
@@ -113,7 +113,7 @@ async def _concurrent_enqueues_per_second(handlers: Handlers, jobs: int) -> floa
 
 
 @contextmanager
-def _worker(command: str, url: str) -> Iterator[subprocess.Popen[str]]:
+def worker_process(command: str, url: str) -> Iterator[subprocess.Popen[str]]:
     """A worker process, ended with the block whatever happens."""
     process = subprocess.Popen(
         [sys.executable, "-m", "bench.worker_process", command],
@@ -134,7 +134,7 @@ def _worker(command: str, url: str) -> Iterator[subprocess.Popen[str]]:
                 process.wait()
 
 
-def _lines_of(process: subprocess.Popen[str]) -> queue.Queue[str]:
+def lines_of(process: subprocess.Popen[str]) -> queue.Queue[str]:
     """What a process prints, line by line; read on a thread, so that waiting for a line can have a limit."""
     stdout, lines = process.stdout, queue.Queue[str]()
     assert stdout is not None
