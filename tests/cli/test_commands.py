@@ -224,7 +224,15 @@ class TestQueues:
 class TestWorkers:
     def test_the_living_and_the_silent_are_told_apart(self, run: Run, at: str, kept: Store) -> None:
         now = kept.now()
-        described = {"host": "h", "pid": 7, "concurrency": 10, "running": 3, "queues": None, "kinds": '["a", "b"]'}
+        described = {
+            "host": "h",
+            "pid": 7,
+            "concurrency": 10,
+            "running": 3,
+            "lease": 30_000_000,
+            "queues": None,
+            "kinds": '["a", "b"]',
+        }
         kept.record_worker(described | {"owner": "h:7:living", "started_at": now})
         kept.record_worker(described | {"owner": "h:8:silent", "started_at": now, "queues": '["mail"]'})
         long_ago = now - 10 * MINUTE

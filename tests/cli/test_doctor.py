@@ -11,7 +11,7 @@ from sqlalchemy import URL
 
 from fencepost.cli import targets
 from fencepost.store import Database, Store, schema
-from fencepost.store.diagnosis import ALIVE_SECONDS, Finding, Level, diagnose
+from fencepost.store.diagnosis import Finding, Level, diagnose
 from fencepost.store.dialects import mysql_settings, postgres_settings, sqlite_settings
 from fencepost.testing import VirtualClock
 from tests.cli.conftest import Run
@@ -29,7 +29,7 @@ def found(store: Store, check: str, **how: Any) -> Finding:
 
 
 def report_worker(store: Store, *, kinds: str = '["k"]', queues: str | None = None) -> None:
-    described = {"owner": "h:1:aa", "host": "h", "pid": 1, "concurrency": 10, "running": 0}
+    described = {"owner": "h:1:aa", "host": "h", "pid": 1, "concurrency": 10, "running": 0, "lease": 30_000_000}
     store.record_worker(described | {"kinds": kinds, "queues": queues, "started_at": store.now()})
 
 
@@ -147,7 +147,7 @@ class TestTheJobs:
         put(store)
         report_worker(store)
         assert found(store, "workers").level is Level.OK
-        clock.advance(ALIVE_SECONDS + 61)
+        clock.advance(121)
         finding = found(store, "workers")
         assert finding.level is Level.PROBLEM
         assert "1 job is ready, and no worker is alive (the last one reported 2 min ago)" in finding.what

@@ -52,7 +52,15 @@ class TestHostileText:
         (claim,) = kept.claim(f"w{HOSTILE}", kinds=[f"k{HOSTILE}"])
         kept.abandon(claim, f"Traceback\n{HOSTILE}")
         kept.set_paused(f"q{HOSTILE}"[:90], paused=True)
-        described = {"owner": f"w{HOSTILE}", "host": "h", "pid": 1, "concurrency": 1, "running": 0, "started_at": 0}
+        described = {
+            "owner": f"w{HOSTILE}",
+            "host": "h",
+            "pid": 1,
+            "concurrency": 1,
+            "running": 0,
+            "lease": 1,
+            "started_at": 0,
+        }
         kept.record_worker(described | {"kinds": json.dumps([HOSTILE]), "queues": json.dumps([HOSTILE])})
         for command in (
             ["jobs", "list"],

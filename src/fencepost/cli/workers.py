@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import timedelta
 
 import typer
 
 from fencepost.cli.options import AppOption, JsonOption, UrlOption
 from fencepost.cli.output import Column, since, table, write_json
 from fencepost.cli.targets import opened
-from fencepost.store.diagnosis import ALIVE_SECONDS
 from fencepost.store.rows import instant
 
 __all__ = ["workers"]
@@ -33,9 +31,7 @@ def list_workers(url: UrlOption = None, app: AppOption = None, as_json: JsonOpti
         found = target.store.list_workers()
         now = instant(target.store.now())
     assert now is not None
-    alive = [
-        worker.seen_at is not None and now - worker.seen_at <= timedelta(seconds=ALIVE_SECONDS) for worker in found
-    ]
+    alive = [worker.is_alive(now) for worker in found]
     if as_json:
         write_json(
             [dataclasses.asdict(worker) | {"alive": answer} for worker, answer in zip(found, alive, strict=True)]

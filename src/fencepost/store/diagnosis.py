@@ -25,10 +25,8 @@ from fencepost.store.schedules import list_schedules
 from fencepost.store.tables import jobs, permit_digest_of, permit_line_of, word
 from fencepost.store.workers import Worker, list_workers
 
-__all__ = ["ALIVE_SECONDS", "Finding", "Level", "diagnose"]
+__all__ = ["Finding", "Level", "diagnose"]
 
-ALIVE_SECONDS = 60
-"""A worker that has not reported for so long counts as dead: six heartbeats of the default lease."""
 
 _LATE_SECONDS = 10  # any living worker's planner plans, promotes and reclaims within a second or so
 _SKEW_SECONDS = 1.0
@@ -112,7 +110,9 @@ def _schema(database: Database) -> Finding:
 
 def _jobs(conn: Connection, now: Micros) -> list[Finding]:
     workers = list_workers(conn)
-    alive = [worker for worker in workers if _micros_since(worker, now) <= ALIVE_SECONDS * _SECOND]
+    at = instant(now)
+    assert at is not None
+    alive = [worker for worker in workers if worker.is_alive(at)]
     paused = paused_queues(conn)
     waiting = _waiting(conn)
     return [

@@ -224,6 +224,7 @@ workers = Table(
     Column("queues", _text()),
     Column("kinds", _text(), nullable=False),
     Column("running", Integer, nullable=False),
+    Column("lease", BigInteger, nullable=False),
     Column("started_at", BigInteger, nullable=False),
     Column("seen_at", BigInteger, nullable=False),
     **_MYSQL,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import delete, select
@@ -20,7 +20,7 @@ __all__ = ["Worker", "forget_silent_workers", "forget_worker", "list_workers", "
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A worker process as it last reported itself. `queues=None`: all of them."""
+    """A worker process as it last reported itself. `queues=None`: all of them; `lease` in seconds."""
 
     owner: str
     host: str
@@ -29,8 +29,13 @@ class Worker:
     queues: tuple[str, ...] | None
     kinds: tuple[str, ...]
     running: int
+    lease: float
     started_at: datetime | None
     seen_at: datetime | None
+
+    def is_alive(self, now: datetime) -> bool:
+        """Whether it has reported within its lease, three of its heartbeats: one that has not holds no lease either."""
+        return self.seen_at is not None and now - self.seen_at <= timedelta(seconds=self.lease)
 
 
 def record_worker(dialect: Dialect, conn: Connection, values: dict[str, Any], seen_at: Micros) -> None:
@@ -59,6 +64,7 @@ def list_workers(conn: Connection) -> list[Worker]:
             queues=None if row.queues is None else tuple(json.loads(row.queues)),
             kinds=tuple(json.loads(row.kinds)),
             running=row.running,
+            lease=row.lease / 1_000_000,
             started_at=instant(row.started_at),
             seen_at=instant(row.seen_at),
         )

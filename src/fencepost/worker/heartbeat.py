@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fencepost.context import lease_lost_text
+from fencepost.job import Micros
 from fencepost.store import Store
 from fencepost.worker.execution import Board, Execution, Stop
 from fencepost.worker.executors import Executor
@@ -103,7 +104,8 @@ class Heartbeat:
         concurrency: int,
         queues: frozenset[str] | None,
         kinds: frozenset[str],
-        now: int,
+        lease: Micros,
+        now: Micros,
     ) -> dict[str, Any]:
         """The values of a worker's row."""
         return {
@@ -114,6 +116,7 @@ class Heartbeat:
             "queues": None if queues is None else json.dumps(sorted(queues)),
             "kinds": json.dumps(sorted(kinds)),
             "running": 0,
+            "lease": lease,
             "started_at": now,
         }
 

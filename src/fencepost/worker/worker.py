@@ -206,6 +206,7 @@ class Worker:
                 self._concurrency,
                 self._queues,
                 self._registry.kinds(),
+                round(self._lease_seconds * 1_000_000),
                 started_at,
             )
             self._heartbeat = heartbeat = Heartbeat(

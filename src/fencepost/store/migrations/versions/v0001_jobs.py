@@ -108,6 +108,7 @@ def upgrade() -> None:
         sa.Column("queues", _text()),
         sa.Column("kinds", _text(), nullable=False),
         sa.Column("running", sa.Integer, nullable=False),
+        sa.Column("lease", sa.BigInteger, nullable=False),
         sa.Column("started_at", sa.BigInteger, nullable=False),
         sa.Column("seen_at", sa.BigInteger, nullable=False),
         if_not_exists=True,
