@@ -26,6 +26,8 @@ from fencepost.options import Asked, build_options, check_name
 from fencepost.registry import Executor, Handler, Registry, kind_of
 from fencepost.schedules import AskedSchedule, Schedules
 from fencepost.store import Clock, Database, Store
+from fencepost.store.diagnosis import diagnose
+from fencepost.store.finding import Health
 from fencepost.store.joining import joined
 from fencepost.worker.worker import DEFAULT_CONCURRENCY, DEFAULT_GRACE_SECONDS, DEFAULT_POLL_SECONDS, Worker
 
@@ -556,6 +558,13 @@ class App:
             Whether there was anything to do.
         """
         return self.store.migrate()
+
+    def health(self) -> Health:
+        """What `fencepost doctor` finds: the database, its tables and clock, workers, stuck leases, schedules, permits.
+
+        Nothing is written, and a database that cannot be reached is a finding and no exception.
+        """
+        return Health(tuple(diagnose(self.store.database, payload_bytes=self._max_payload_bytes)))
 
     def prune(self, older_than: float | timedelta = timedelta(days=7)) -> int:
         """Delete final jobs that ended more than `older_than` ago, in bounded batches. Returns how many."""

@@ -329,13 +329,34 @@ class Schedules:
         self._app._wake_workers()
         return [JobHandle(self._store, None, job_id) for job_id in ids]
 
-    def delete(self, name: str) -> None:
-        """Remove a schedule for good. Its occurrences stay until retention takes them.
+    def delete(self, name: str, *, occurrences: bool = False) -> None:
+        """Remove a schedule for good.
+
+        Args:
+            name: which.
+            occurrences: whether its final occurrences go too; otherwise they stay until retention takes them. Those
+                that wait or run stay in any case, and end as usual.
 
         Raises:
             ScheduleNotFound: no such schedule.
         """
         self._store.delete_schedule(name)
+        if occurrences:
+            self._store.delete_occurrences(name, keep=0)
+
+    def prune(self, name: str, *, keep: int) -> int:
+        """Delete a schedule's final occurrences, but for the newest `keep` of them. Returns how many went.
+
+        Retention by age is `app.prune`, for all jobs alike.
+
+        Raises:
+            ConfigurationError: `keep` is negative.
+            ScheduleNotFound: no such schedule.
+        """
+        if keep < 0:
+            raise ConfigurationError(f"keep is at least 0, not {keep}")
+        self.get(name)
+        return self._store.delete_occurrences(name, keep=keep)
 
     def occurrences(
         self,

@@ -1169,3 +1169,54 @@ def test_a_worker_brings_the_database_in_step_when_it_starts_and_runs_what_is_du
 
     fired = [START + timedelta(minutes=minutes) for minutes in (5, 10, 15)]
     assert ran == list(zip(fired, [None, *fired], strict=False))
+
+
+def test_a_schedules_final_occurrences_are_kept_by_number(app: fencepost.App) -> None:
+    """S13, J10: the newest stay, and so does what waits; in bounded batches."""
+
+    @app.job(kind="k")
+    async def k() -> None: ...
+
+    app.schedules.upsert("s", k, every=3600)
+    now = datetime.now(UTC)
+    app.schedules.backfill("s", now - timedelta(hours=10), now)
+    app.run_worker(burst=True)
+    waiting = k.using(delay=60).enqueue()
+    assert app.store.delete_occurrences("s", keep=8, batch=1) == 2
+    assert app.schedules.prune("s", keep=3) == 5
+    left = [found.scheduled_for for found in app.schedules.occurrences("s")]
+    assert len(left) == 3
+    assert all(instant is not None and instant > now - timedelta(hours=3, seconds=1) for instant in left)
+    assert app.schedules.prune("s", keep=3) == 0
+    with pytest.raises(fencepost.ScheduleNotFound):
+        app.schedules.prune("nobody", keep=3)
+    app.schedules.delete("s", occurrences=True)
+    assert app.schedules.occurrences("s") == []
+    assert waiting.job().state == "scheduled"
+
+
+def test_deleting_a_schedule_keeps_its_occurrences_unless_they_are_meant(app: fencepost.App) -> None:
+    """S13: the cursor goes, the history stays."""
+
+    @app.job(kind="k")
+    async def k() -> None: ...
+
+    app.schedules.upsert("s", k, every=3600)
+    handle = app.schedules.trigger("s")
+    app.run_worker(burst=True)
+    app.schedules.delete("s")
+    assert [found.id for found in app.schedules.occurrences("s")] == [handle.id]
+
+
+def test_health_says_what_doctor_says(app: fencepost.App) -> None:
+    """S9: and a database that cannot be asked is a finding, not an answer of nothing."""
+
+    @app.job(kind="k")
+    async def k() -> None: ...
+
+    app.schedules.upsert("s", k, every=3600)
+    health = app.health()
+    assert not health.is_well
+    assert {finding.check for finding in health.findings if finding.level == "problem"} >= {"planner"}
+    app.schedules.delete("s")
+    assert app.health().is_well

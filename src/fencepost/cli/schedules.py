@@ -367,14 +367,15 @@ def backfill(
 def delete(
     name: NameArgument,
     sure: Annotated[bool, typer.Option("--yes", help="Do it: it cannot be undone.")] = False,
+    occurrences: Annotated[bool, typer.Option("--occurrences", help="Its final occurrences go too.")] = False,
     url: UrlOption = None,
     app: AppOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Remove a schedule for good.
 
-    Its occurrences stay until they are pruned. A schedule that the code declares comes back at a worker's next start:
-    remove it there.
+    Its occurrences stay until they are pruned, unless you say otherwise. A schedule that the code declares comes back
+    at a worker's next start: remove it there.
 
     \b
     Example:
@@ -387,13 +388,37 @@ def delete(
                 f"Deleting {name!r} removes its definition and where it stands, and cannot be undone. If that is "
                 "meant, say --yes; `fencepost schedules pause` only stops it."
             )
-        target.schedules.delete(name)
+        target.schedules.delete(name, occurrences=occurrences)
     if as_json:
         write_json({"schedule": name, "deleted": True})
     else:
         line(f"{name} is deleted.")
     if found.declared_in is not None:
         hint(f"{found.declared_in} declares it: it comes back when a worker of that program starts.")
+
+
+@schedules.command()
+def prune(
+    name: NameArgument,
+    keep: Annotated[int, typer.Option("--keep", min=0, metavar="NUMBER", help="How many of the newest stay.")],
+    url: UrlOption = None,
+    app: AppOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete a schedule's final occurrences, but for the newest.
+
+    By age, `fencepost prune` deletes final jobs of all kinds.
+
+    \b
+    Example:
+      fencepost schedules prune nightly --keep 100 --url sqlite:///jobs.db
+    """
+    with opened(url, app) as target:
+        gone = target.schedules.prune(name, keep=keep)
+    if as_json:
+        write_json({"schedule": name, "deleted": gone})
+    else:
+        line(f"{count(gone, 'occurrence')} of {name} deleted.")
 
 
 def _app_of(app: str | None, why: str) -> Any:

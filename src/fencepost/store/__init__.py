@@ -326,6 +326,15 @@ class Store:
         """Remove a schedule and its cursor; its occurrences stay."""
         self._write(lambda conn: schedules.delete_schedule(conn, name))
 
+    def delete_occurrences(self, name: str, *, keep: int, batch: int = _PRUNE_BATCH) -> int:
+        """Delete a schedule's final occurrences beyond the newest `keep`, a batch a transaction. Returns how many."""
+        total = 0
+        while True:
+            gone = self._write(lambda conn: schedules.delete_occurrences(conn, name, keep=keep, batch=batch))
+            total += gone
+            if gone < batch:
+                return total
+
     def get_schedule(self, name: str) -> Schedule | None:
         """One schedule, or None."""
         return self._read(lambda conn: schedules.get_schedule(conn, name))

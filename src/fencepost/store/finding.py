@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Finding", "Level"]
+__all__ = ["Finding", "Health", "Level"]
 
 
 class Level(StrEnum):
@@ -33,3 +33,20 @@ class Finding:
     level: Level
     what: str
     do: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What `app.health()` found: every check, and the worst level of them."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def level(self) -> Level:
+        """`ok`, `warning` or `problem`."""
+        return max((finding.level for finding in self.findings), key=list(Level).index)
+
+    @property
+    def is_well(self) -> bool:
+        """Whether there is no problem; there may be warnings."""
+        return self.level is not Level.PROBLEM

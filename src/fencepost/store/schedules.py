@@ -45,6 +45,7 @@ __all__ = [
     "PausedBy",
     "Saved",
     "backfill",
+    "delete_occurrences",
     "delete_schedule",
     "due_schedules",
     "get_schedule",
@@ -244,6 +245,24 @@ def delete_schedule(conn: Connection, name: str) -> None:
     """
     if conn.execute(delete(schedules).where(schedules.c.name == name)).rowcount == 0:
         raise _not_found(name)
+
+
+def delete_occurrences(conn: Connection, name: str, *, keep: int, batch: int) -> int:
+    """Delete final occurrences of a schedule beyond its newest `keep` ones. Served by the `occurrence` index.
+
+    Args:
+        conn: in a transaction that can write.
+        name: the schedule, which may be gone.
+        keep: how many final ones stay.
+        batch: how many go at most.
+
+    Returns:
+        How many went; more may be left when it equals `batch`.
+    """
+    final = (jobs.c.schedule == name) & jobs.c.finished_at.is_not(None)
+    old = select(jobs.c.id).where(final).order_by(jobs.c.scheduled_for.desc()).limit(batch).offset(keep)
+    ids = [row.id for row in conn.execute(old)]
+    return conn.execute(delete(jobs).where(jobs.c.id.in_(ids), final)).rowcount if ids else 0
 
 
 def due_schedules(conn: Connection, now: Micros, *, batch: int) -> list[Any]:
