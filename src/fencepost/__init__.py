@@ -11,7 +11,7 @@ handle = send_welcome.enqueue(user_id=7)
 app.run_worker()
 """
 
-from fencepost.app import App, JobFunction
+from fencepost.app import App
 from fencepost.context import JobContext
 from fencepost.errors import (
     Abandon,
@@ -36,6 +36,7 @@ from fencepost.errors import (
     Snooze,
     StoreUnavailable,
 )
+from fencepost.function import JobFunction
 from fencepost.handle import JobHandle
 from fencepost.job import (
     Attempt,

@@ -9,9 +9,8 @@ import os
 import weakref
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from datetime import timedelta
-from functools import update_wrapper
 from itertools import islice
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, cast, overload
 
 from sqlalchemy import URL, Engine
 
@@ -19,9 +18,10 @@ from fencepost.codec import MAX_PAYLOAD_BYTES
 from fencepost.context import JobContext
 from fencepost.enqueuer import Enqueuer
 from fencepost.errors import ConfigurationError, JobNotFound
+from fencepost.function import Decorator, JobFunction, Prepared
 from fencepost.handle import JobHandle
 from fencepost.ids import new_id, parse_id
-from fencepost.job import DEFAULT_LEASE_SECONDS, Job, NewJob, Options, State
+from fencepost.job import Job, NewJob, Options, State
 from fencepost.options import Asked, build_options, check_name
 from fencepost.registry import Executor, Handler, Registry, kind_of
 from fencepost.schedules import AskedSchedule, Schedules
@@ -29,119 +29,14 @@ from fencepost.store import Clock, Database, Store
 from fencepost.store.diagnosis import diagnose
 from fencepost.store.finding import Health
 from fencepost.store.joining import joined
-from fencepost.worker.worker import DEFAULT_CONCURRENCY, DEFAULT_GRACE_SECONDS, DEFAULT_POLL_SECONDS, Worker
+from fencepost.worker.worker import Worker, WorkerOptions
 
-__all__ = ["App", "JobFunction", "Jobs", "Prepared"]
+__all__ = ["App", "Jobs"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _BATCH = 1000
-
-
-class Prepared(Generic[P, R]):
-    """A job function together with what `using(...)` asked for."""
-
-    def __init__(self, app: App, handler: Handler, options: Options, connection: Any = None) -> None:
-        self.app = app
-        self.handler = handler
-        self._options = options
-        self._connection = connection
-
-    def using(self, *, connection: Any = None, **options: Unpack[Asked]) -> Prepared[P, R]:
-        """The same job function with other options.
-
-        Args:
-            connection: enqueue within this transaction of yours instead of one of our own: a SQLAlchemy Connection
-                or Session (with `aenqueue` also an AsyncConnection or AsyncSession), or the driver's own connection.
-                Workers see the job after your commit; your rollback takes it back.
-            queue: the lane; default "default".
-            priority: critical, high, normal (default) or low. A low job overtakes normal ones that came more than
-                5 minutes after it.
-            delay: seconds or timedelta from now.
-            run_at: an aware datetime.
-            deadline: an aware datetime after which it is not started any more (skipped, `expired`).
-            duration_hint: seconds or timedelta that it will take; with a deadline it becomes urgent in time.
-            timeout: seconds or timedelta for one attempt; None (default): none.
-            max_attempts: how often it is tried at most; default 20. Fixed at enqueue.
-            backoff: a `Backoff`, seconds, or a list of seconds per attempt; default: exponential from 2 s, with full
-                jitter, at most 6 h.
-            key: its identity is (kind, key): while a live job holds it, enqueueing again makes no second one.
-            hold: "live" (default) holds the identity until the job is final, "queued" only until it first starts.
-            on_conflict: "keep" (default) leaves the holder as it is, "replace" gives a waiting holder the new
-                arguments, options and time.
-            keep_result: whether what the handler returns is stored; default True.
-            tags: words to find it by.
-            tenant: on whose behalf it runs.
-
-        Raises:
-            ConfigurationError: a value that cannot be, with what would be right.
-        """
-        joins = self._connection if connection is None else connection
-        return Prepared(self.app, self.handler, build_options(self._options, **options), joins)
-
-    def build(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
-        """A job that is checked and encoded but not stored; for `app.enqueue_many`.
-
-        Raises:
-            ArgumentsError: the arguments do not fit the signature.
-            EncodingError: a value that cannot be stored.
-        """
-        return NewJob(new_id(), self.handler.kind, self.handler.arguments.encode(args, kwargs), self._options)
-
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Store a job. Returns after the commit (or, with `connection=`, after the insert).
-
-        Raises:
-            ArgumentsError: the arguments do not fit the signature.
-            EncodingError: a value that cannot be stored.
-            StoreUnavailable: the database could not be asked.
-        """
-        job = self.build(*args, **kwargs)
-        (handle,) = self.app._enqueue([job], self._connection)
-        return handle
-
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """`enqueue` for async code: the event loop does not wait on the database, and calls that happen at the same
-        time share a transaction."""
-        job = self.build(*args, **kwargs)
-        (handle,) = await self.app._aenqueue([job], self._connection)
-        return handle
-
-
-class _Decorator(Protocol):
-    """`@app.job(...)` with parentheses: registers the function that it decorates."""
-
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
-    ) -> JobFunction[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[Concatenate[JobContext, P], R], /) -> JobFunction[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> JobFunction[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> JobFunction[P, R]: ...
-
-
-class JobFunction(Prepared[P, R]):
-    """A function that was registered as a job. Calling it runs it here and now, as if it were undecorated."""
-
-    def __init__(self, app: App, handler: Handler) -> None:
-        super().__init__(app, handler, handler.options)
-        update_wrapper(self, handler.function)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the function itself."""
-        return self.handler.function(*args, **kwargs)
-
-    @property
-    def kind(self) -> str:
-        """Its name in the database."""
-        return self.handler.kind
-
-    def __repr__(self) -> str:
-        return f"<job {self.kind}>"
 
 
 class Jobs:
@@ -294,7 +189,7 @@ class App:
         kind: str | None = None,
         executor: Executor | None = None,
         **options: Unpack[Asked],
-    ) -> _Decorator: ...
+    ) -> Decorator: ...
 
     def job(
         self,
@@ -492,62 +387,23 @@ class App:
 
     # Working
 
-    def worker(
-        self,
-        *,
-        queues: Collection[str] | None = None,
-        concurrency: int = DEFAULT_CONCURRENCY,
-        processes: int | None = None,
-        lease: float | timedelta = DEFAULT_LEASE_SECONDS,
-        grace: float | timedelta = DEFAULT_GRACE_SECONDS,
-        poll: float | timedelta = DEFAULT_POLL_SECONDS,
-        burst: bool = False,
-    ) -> Worker:
+    def worker(self, **options: Unpack[WorkerOptions]) -> Worker:
         """A worker for this app's handlers, to be run with `.run()` and stopped with `.stop()` from another thread.
 
-        See `fencepost.Worker` for the arguments.
+        See `fencepost.Worker` for the options.
         """
         self._refuse_bootstrap()
-        worker = Worker(
-            self.store,
-            self._registry,
-            prepare=self.schedules.sync,
-            queues=queues,
-            concurrency=concurrency,
-            processes=processes,
-            lease=lease,
-            grace=grace,
-            poll=poll,
-            burst=burst,
-        )
+        worker = Worker(self.store, self._registry, prepare=self.schedules.sync, **options)
         alive = tuple(reference for reference in self._workers if reference() is not None)
         self._workers = (*alive, weakref.ref(worker))
         return worker
 
-    def run_worker(
-        self,
-        *,
-        queues: Collection[str] | None = None,
-        concurrency: int = DEFAULT_CONCURRENCY,
-        processes: int | None = None,
-        lease: float | timedelta = DEFAULT_LEASE_SECONDS,
-        grace: float | timedelta = DEFAULT_GRACE_SECONDS,
-        poll: float | timedelta = DEFAULT_POLL_SECONDS,
-        burst: bool = False,
-    ) -> None:
+    def run_worker(self, **options: Unpack[WorkerOptions]) -> None:
         """Run a worker until SIGTERM or SIGINT; with `burst=True` until nothing is left that could run now.
 
-        See `fencepost.Worker` for the arguments.
+        See `fencepost.Worker` for the options.
         """
-        self.worker(
-            queues=queues,
-            concurrency=concurrency,
-            processes=processes,
-            lease=lease,
-            grace=grace,
-            poll=poll,
-            burst=burst,
-        ).run()
+        self.worker(**options).run()
 
     # Operating
 

@@ -34,7 +34,8 @@ from fencepost.store.schedules import Saved
 from fencepost.timing import instant_micros, micros, parse_duration
 
 if TYPE_CHECKING:
-    from fencepost.app import App, JobFunction
+    from fencepost.app import App
+    from fencepost.function import JobFunction
 
 __all__ = ["AskedSchedule", "Schedules"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from enum import StrEnum
 from hashlib import blake2b
 from typing import Any
@@ -20,23 +20,21 @@ from sqlalchemy.engine import Connection
 from fencepost.errors import ConfigurationError, ScheduleNotFound, StoreUnavailable
 from fencepost.ids import new_id
 from fencepost.job import (
-    Backoff,
     BusyPolicy,
     Concurrency,
     EnqueueResult,
     Micros,
     NewJob,
     Occurrence,
-    Options,
-    Priority,
     Reason,
     State,
     Trigger,
 )
-from fencepost.planning.cron import checked, fires_after, jitter_of, next_fire
+from fencepost.planning.cron import fires_after, jitter_of, next_fire
 from fencepost.planning.misfire import Missed, plan_pass
-from fencepost.schedule import Cron, Every, Misfire, NewSchedule, Once, Overlap, Schedule, Timing
+from fencepost.schedule import NewSchedule, Overlap, Schedule
 from fencepost.store.database import Database
+from fencepost.store.definitions import definition_columns, schedule_from_row, shown_schedule
 from fencepost.store.enqueue import insert_jobs
 from fencepost.store.rows import instant
 from fencepost.store.tables import jobs, schedules
@@ -63,8 +61,6 @@ __all__ = [
 
 MOST_BACKFILLED = 1000
 
-_KEPT_ELSEWHERE = ("queue", "delay", "run_at", "deadline", "key", "hold", "on_conflict", "concurrency")
-"""Options that belong to one job and not to a schedule, or that have columns of their own."""
 _MOST_ROUNDS = 20
 _SETTLING: Micros = 60 * 60 * 1_000_000
 """For how long after it was replaced a definition of equal version cannot come back: longer than a rolling deploy."""
@@ -120,7 +116,7 @@ def save_schedule(database: Database, conn: Connection, new: NewSchedule) -> Sav
     replaced cannot come back for an hour, so that old and new processes of a rolling deploy do not take turns.
     """
     now = database.now(conn)
-    definition = _definition(new)
+    definition = definition_columns(new)
     digest = blake2b(json.dumps(definition, sort_keys=True).encode(), digest_size=16).hexdigest()
     columns = definition | {"version": new.version, "config_hash": digest, "declared_in": new.declared_in}
     fresh = {"next_fire_at": next_fire(new.timing, now), "paused_at": None, "paused_reason": None, "error": None}
@@ -225,7 +221,7 @@ def resume_schedule(database: Database, conn: Connection, name: str) -> bool:
         found = _named(conn, name)
         if found.paused_at is None:
             return False
-        cursor = next_fire(_decoded(found).timing, database.now(conn))
+        cursor = next_fire(schedule_from_row(found).timing, database.now(conn))
         resumed = conn.execute(
             update(schedules)
             .where(schedules.c.name == name, schedules.c.config_hash == found.config_hash)
@@ -284,7 +280,7 @@ def materialise(database: Database, conn: Connection, row: Any) -> int:
     """
     now = database.now(conn)
     try:
-        schedule = _decoded(row)
+        schedule = schedule_from_row(row)
     except ConfigurationError as error:
         conn.execute(
             update(schedules)
@@ -380,7 +376,7 @@ def trigger_schedule(
         ScheduleNotFound: no such schedule.
         ConfigurationError: it cannot be decoded by this version.
     """
-    schedule = replace(_decoded(_named(conn, name)), jitter=0)
+    schedule = replace(schedule_from_row(_named(conn, name)), jitter=0)
     if arguments is not None:
         schedule = replace(schedule, arguments=arguments)
     scheduled_for = now = database.now(conn)
@@ -409,7 +405,7 @@ def backfill(database: Database, conn: Connection, name: str, first: Micros, las
         ScheduleNotFound: no such schedule.
         ConfigurationError: the range reaches into the future or holds more than 1,000 instants.
     """
-    schedule = _decoded(_named(conn, name))
+    schedule = schedule_from_row(_named(conn, name))
     now = database.now(conn)
     if last > now:
         raise ConfigurationError("A backfill is of the past; its end lies in the future, which is the schedule's own.")
@@ -448,7 +444,7 @@ def recheck_undecodable(conn: Connection) -> list[str]:
     still = []
     for row in conn.execute(select(schedules).where(schedules.c.error.is_not(None))).fetchall():
         try:
-            _decoded(row)
+            schedule_from_row(row)
         except ConfigurationError:
             still.append(row.name)
         else:
@@ -459,12 +455,12 @@ def recheck_undecodable(conn: Connection) -> list[str]:
 def get_schedule(conn: Connection, name: str) -> Schedule | None:
     """One schedule for people, or None."""
     row = conn.execute(_BY_NAME, {"name": name}).first()
-    return None if row is None else _shown(row)
+    return None if row is None else shown_schedule(row)
 
 
 def list_schedules(conn: Connection) -> list[Schedule]:
     """All schedules, by name."""
-    return [_shown(row) for row in conn.execute(select(schedules).order_by(schedules.c.name))]
+    return [shown_schedule(row) for row in conn.execute(select(schedules).order_by(schedules.c.name))]
 
 
 def _named(conn: Connection, name: str) -> Any:
@@ -476,153 +472,3 @@ def _named(conn: Connection, name: str) -> Any:
 
 def _not_found(name: str) -> ScheduleNotFound:
     return ScheduleNotFound(f"No schedule {name!r}. `fencepost schedules list` shows those that there are.")
-
-
-# Definitions as columns, and back
-
-
-def _definition(new: NewSchedule) -> dict[str, Any]:
-    """The columns that the definition consists of; their digest tells whether it changed."""
-    return {
-        "kind": new.kind,
-        "queue": new.options.queue,
-        "timing": _encode_timing(new.timing),
-        "arguments": new.arguments,
-        "options": _encode_options(new.options),
-        "misfire": new.misfire.value,
-        "max_catch_up": new.max_catch_up,
-        "grace": new.grace,
-        "jitter": new.jitter,
-        "until": new.until,
-        "max_runs": new.max_runs,
-        "overlap": new.overlap.value,
-        "permit_key": new.permit_key,
-        "permit_slots": new.slots,
-    }
-
-
-def _decoded(row: Any) -> NewSchedule:
-    """A row as a definition.
-
-    Raises:
-        ConfigurationError: it was written by a newer version, or is damaged.
-    """
-    try:
-        return NewSchedule(
-            name=row.name,
-            kind=row.kind,
-            arguments=row.arguments,
-            options=_decode_options(row.options, row.queue),
-            timing=checked(_decode_timing(row.timing)),
-            misfire=Misfire(row.misfire),
-            max_catch_up=row.max_catch_up,
-            grace=row.grace,
-            jitter=row.jitter,
-            until=row.until,
-            max_runs=row.max_runs,
-            version=row.version,
-            declared_in=row.declared_in,
-            overlap=Overlap(row.overlap),
-            permit_key=row.permit_key,
-            slots=row.permit_slots,
-        )
-    except (ConfigurationError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ConfigurationError(
-            f"The schedule {row.name!r} cannot be decoded by this version of fencepost ({type(error).__name__}: "
-            f"{error}). It stays in place and is not planned. Upgrade fencepost, or save it anew."
-        ) from error
-
-
-def _encode_timing(timing: Timing) -> str:
-    match timing:
-        case Cron(expression, timezone):
-            return json.dumps({"cron": expression, "timezone": timezone})
-        case Every(period, anchor):
-            return json.dumps({"every": period, "anchor": anchor})
-        case Once(at):
-            return json.dumps({"at": at})
-
-
-def _decode_timing(text: str) -> Timing:
-    stored = json.loads(text)
-    if "cron" in stored:
-        return Cron(stored["cron"], stored["timezone"])
-    if "every" in stored:
-        return Every(_whole(stored["every"]), _whole(stored["anchor"]))
-    return Once(_whole(stored["at"]))
-
-
-def _whole(value: object) -> Micros:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"{value!r} is no number of microseconds")
-    return value
-
-
-def _encode_options(options: Options) -> str:
-    kept = asdict(options)
-    for elsewhere in _KEPT_ELSEWHERE:
-        del kept[elsewhere]
-    return json.dumps(kept, ensure_ascii=False, sort_keys=True)
-
-
-def _decode_options(text: str | None, queue: str) -> Options:
-    stored = json.loads(text or "{}")
-    if isinstance(stored.get("backoff"), dict):
-        stored["backoff"] = Backoff(**stored["backoff"])
-    if "priority" in stored:
-        stored["priority"] = Priority(stored["priority"])
-    if "tags" in stored:
-        stored["tags"] = tuple(stored["tags"])
-    options = Options(queue=queue, **stored)
-    _whole(options.max_attempts)
-    _whole(options.duration_hint)
-    return options
-
-
-def _shown(row: Any) -> Schedule:
-    """A schedule for people: what this version cannot decode is shown as far as it goes."""
-    error = row.error
-    timing: Timing | None = None
-    try:
-        timing = _decode_timing(row.timing)
-        arguments = json.loads(row.arguments)
-    except (ValueError, TypeError, KeyError) as problem:
-        arguments = row.arguments
-        error = error or f"{type(problem).__name__}: {problem}"
-    if error is None:
-        try:
-            _decoded(row)
-        except ConfigurationError as problem:  # no planner has come across it yet
-            error = str(problem)
-    created_at, updated_at = instant(row.created_at), instant(row.updated_at)
-    assert created_at is not None
-    assert updated_at is not None
-    return Schedule(
-        name=row.name,
-        kind=row.kind,
-        queue=row.queue,
-        cron=timing.expression if isinstance(timing, Cron) else None,
-        every=timing.period / 1_000_000 if isinstance(timing, Every) else None,
-        anchor=instant(timing.anchor) if isinstance(timing, Every) else None,
-        at=instant(timing.at) if isinstance(timing, Once) else None,
-        timezone=timing.timezone if isinstance(timing, Cron) else "UTC",
-        arguments=arguments,
-        misfire=row.misfire,
-        max_catch_up=row.max_catch_up,
-        grace=row.grace / 1_000_000,
-        jitter=row.jitter / 1_000_000,
-        overlap=row.overlap,
-        permit_key=row.permit_key,
-        slots=row.permit_slots,
-        until=instant(row.until),
-        max_runs=row.max_runs,
-        runs=row.runs,
-        version=row.version,
-        next_fire_at=instant(row.next_fire_at),
-        paused_at=instant(row.paused_at),
-        paused_reason=row.paused_reason,
-        declared_in=row.declared_in,
-        error=error,
-        created_at=created_at,
-        updated_at=updated_at,
-    )

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypedDict
 
 from sqlalchemy import exc
 
@@ -35,7 +35,7 @@ from fencepost.worker.processes import ProcessExecutor
 from fencepost.worker.settler import Settler
 from fencepost.worker.threads import WorkerThread
 
-__all__ = ["Worker", "WorkerFigures"]
+__all__ = ["Worker", "WorkerFigures", "WorkerOptions"]
 
 logger = logging.getLogger("fencepost.worker")
 
@@ -66,6 +66,18 @@ class WorkerFigures:
     succeeded: int
     failed: int
     lost: int
+
+
+class WorkerOptions(TypedDict, total=False):
+    """The options of a worker; see `Worker`."""
+
+    queues: Collection[str] | None
+    concurrency: int
+    processes: int | None
+    lease: float | timedelta
+    grace: float | timedelta
+    poll: float | timedelta
+    burst: bool
 
 
 class Worker:

@@ -1,0 +1,127 @@
+"""Job functions: what `@app.job` makes of a function, and what enqueues its jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
+
+from fencepost.context import JobContext
+from fencepost.handle import JobHandle
+from fencepost.ids import new_id
+from fencepost.job import NewJob, Options
+from fencepost.options import Asked, build_options
+from fencepost.registry import Handler
+
+if TYPE_CHECKING:
+    from fencepost.app import App
+
+__all__ = ["Decorator", "JobFunction", "Prepared"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Prepared(Generic[P, R]):
+    """A job function together with what `using(...)` asked for."""
+
+    def __init__(self, app: App, handler: Handler, options: Options, connection: Any = None) -> None:
+        self.app = app
+        self.handler = handler
+        self._options = options
+        self._connection = connection
+
+    def using(self, *, connection: Any = None, **options: Unpack[Asked]) -> Prepared[P, R]:
+        """The same job function with other options.
+
+        Args:
+            connection: enqueue within this transaction of yours instead of one of our own: a SQLAlchemy Connection
+                or Session (with `aenqueue` also an AsyncConnection or AsyncSession), or the driver's own connection.
+                Workers see the job after your commit; your rollback takes it back.
+            queue: the lane; default "default".
+            priority: critical, high, normal (default) or low. A low job overtakes normal ones that came more than
+                5 minutes after it.
+            delay: seconds or timedelta from now.
+            run_at: an aware datetime.
+            deadline: an aware datetime after which it is not started any more (skipped, `expired`).
+            duration_hint: seconds or timedelta that it will take; with a deadline it becomes urgent in time.
+            timeout: seconds or timedelta for one attempt; None (default): none.
+            max_attempts: how often it is tried at most; default 20. Fixed at enqueue.
+            backoff: a `Backoff`, seconds, or a list of seconds per attempt; default: exponential from 2 s, with full
+                jitter, at most 6 h.
+            key: its identity is (kind, key): while a live job holds it, enqueueing again makes no second one.
+            hold: "live" (default) holds the identity until the job is final, "queued" only until it first starts.
+            on_conflict: "keep" (default) leaves the holder as it is, "replace" gives a waiting holder the new
+                arguments, options and time.
+            keep_result: whether what the handler returns is stored; default True.
+            tags: words to find it by.
+            tenant: on whose behalf it runs.
+
+        Raises:
+            ConfigurationError: a value that cannot be, with what would be right.
+        """
+        joins = self._connection if connection is None else connection
+        return Prepared(self.app, self.handler, build_options(self._options, **options), joins)
+
+    def build(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
+        """A job that is checked and encoded but not stored; for `app.enqueue_many`.
+
+        Raises:
+            ArgumentsError: the arguments do not fit the signature.
+            EncodingError: a value that cannot be stored.
+        """
+        return NewJob(new_id(), self.handler.kind, self.handler.arguments.encode(args, kwargs), self._options)
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Store a job. Returns after the commit (or, with `connection=`, after the insert).
+
+        Raises:
+            ArgumentsError: the arguments do not fit the signature.
+            EncodingError: a value that cannot be stored.
+            StoreUnavailable: the database could not be asked.
+        """
+        job = self.build(*args, **kwargs)
+        (handle,) = self.app._enqueue([job], self._connection)
+        return handle
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """`enqueue` for async code: the event loop does not wait on the database, and calls that happen at the same
+        time share a transaction."""
+        job = self.build(*args, **kwargs)
+        (handle,) = await self.app._aenqueue([job], self._connection)
+        return handle
+
+
+class Decorator(Protocol):
+    """`@app.job(...)` with parentheses: registers the function that it decorates."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
+    ) -> JobFunction[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[JobContext, P], R], /) -> JobFunction[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> JobFunction[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> JobFunction[P, R]: ...
+
+
+class JobFunction(Prepared[P, R]):
+    """A function that was registered as a job. Calling it runs it here and now, as if it were undecorated."""
+
+    def __init__(self, app: App, handler: Handler) -> None:
+        super().__init__(app, handler, handler.options)
+        update_wrapper(self, handler.function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function itself."""
+        return self.handler.function(*args, **kwargs)
+
+    @property
+    def kind(self) -> str:
+        """Its name in the database."""
+        return self.handler.kind
+
+    def __repr__(self) -> str:
+        return f"<job {self.kind}>"
