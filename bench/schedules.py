@@ -58,11 +58,13 @@ def _instants_per_second(url: str) -> float:
 
 def _lag(handlers: Handlers, url: str) -> dict[str, float]:
     """From an occurrence's instant to the first line of its handler, in a worker process that is otherwise idle."""
-    for number in range(TICKING):
-        handlers.app.schedules.upsert(f"tick {number}", handlers.tick, every=1)
+    handlers.stamp.enqueue(sent=time.monotonic_ns())
     with worker_process("serve", url) as worker:
         lines = lines_of(worker)
-        took = [_next(lines) for _ in range(TICKING * (TICK_SECONDS + 1))][TICKING:]  # the first were waiting for it
+        _next(lines)  # it is up: what was due before would be late for that alone
+        for number in range(TICKING):
+            handlers.app.schedules.upsert(f"tick {number}", handlers.tick, every=1)
+        took = [_next(lines) for _ in range(TICKING * (TICK_SECONDS + 1))][TICKING:]
     for number in range(TICKING):
         handlers.app.schedules.delete(f"tick {number}")
     percentiles = quantiles(took, n=100, method="inclusive")
