@@ -135,7 +135,7 @@ class ArgumentsCodec:
         return self._given(model)
 
     def _given(self, model: BaseModel) -> dict[str, Any]:
-        given = model.model_fields_set
+        given = model.__pydantic_fields_set__
         values = {self._names[field]: value for field, value in model.__dict__.items() if field in given}
         if model.model_extra:
             values |= model.model_extra

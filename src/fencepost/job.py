@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 __all__ = [
     "DEFAULT_LEASE_SECONDS",
@@ -269,8 +269,7 @@ class EnqueueResult:
     replaced: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(NamedTuple):
     """The right to work on a job: valid while the row is running with this owner and this token."""
 
     job_id: str

@@ -32,7 +32,7 @@ def isolate_suspects(batch: Sequence[Claim]) -> tuple[Sequence[Claim], Sequence[
     What runs is all that stands before the first suspect or, if that is the first, the suspect alone.
     """
     for index, claim in enumerate(batch):
-        if is_suspect(claim):
+        if claim.reason is not None and is_suspect(claim):
             cut = max(index, 1)
             return batch[:cut], batch[cut:]
     return batch, ()

@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from fencepost.job import BackoffSpec, Micros, Priority, Reason, State
 from fencepost.planning.backoff import backoff_seconds
@@ -63,8 +63,7 @@ _RETURNING = frozenset({Verb.RETRY, Verb.RECLAIM, Verb.RELEASE, Verb.SNOOZE, Ver
 _SPENDING = frozenset({Verb.RETRY, Verb.RECLAIM})  # these end the job when no attempt is left
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What a handler, a worker or the planner says of an attempt.
 
     Attributes:

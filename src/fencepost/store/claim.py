@@ -42,7 +42,7 @@ from fencepost.job import Claim, Hold, Micros, Reason, State
 from fencepost.planning.outcome import Outcome, Verb
 from fencepost.store.admission import admit
 from fencepost.store.database import Database
-from fencepost.store.dialects.base import compiled_sql
+from fencepost.store.dialects.base import compiled_sql, driver_rows
 from fencepost.store.rows import CLAIM_COLUMNS, UNREADABLE, claim_from_row
 from fencepost.store.settle import settle, undecodable
 from fencepost.store.tables import ONE, jobs, line_of, queues, word
@@ -84,6 +84,7 @@ def _picking(*columns: ColumnElement[Any]) -> Select[Any]:
         .where(
             jobs.c.line == bindparam("line"),
             jobs.c.rank.is_not(None),
+            jobs.c.state == word(State.READY),
             jobs.c.queue == bindparam("queue"),
             jobs.c.kind == bindparam("kind"),
         )
@@ -138,6 +139,17 @@ def _pick_and_mark() -> Update:
 
 
 _PICK_AND_MARK = _pick_and_mark()
+
+
+def _mark_picked() -> Update:
+    """Mark what the same search has just picked, where nobody can have written since."""
+    row = literal_column("rowid", BigInteger)  # spares a look into the primary key's index for each
+    picked = _picking(row).correlate(None).offset(literal_column("0"))  # or the dialect adds one, as a parameter
+    now, until = bindparam("now", type_=BigInteger), bindparam("until", type_=BigInteger)
+    return update(jobs).where(row.in_(picked)).values(_marking(now, bindparam("owner", type_=Text), until))
+
+
+_MARK_PICKED = _mark_picked()
 
 
 def claim(
@@ -327,16 +339,23 @@ def _take(
 ) -> Sequence[Sequence[Any]]:
     """Claim up to `quota` jobs of one line. Rows: the rank, then CLAIM_COLUMNS as they stand after the claim."""
     where = {"line": line.number, "queue": line.queue, "kind": line.kind, "quota": quota}
+    values = {"now": now, "owner": owner, "until": until}
     if database.dialect.claims_in_one_statement:
         sql, _ = compiled_sql(_PICK_AND_MARK, conn.dialect)
-        return conn.exec_driver_sql(sql, where | {"now": now, "owner": owner, "until": until}).fetchall()
+        return conn.exec_driver_sql(sql, where | values).fetchall()
     picking = _PICK_UNLOCKED if database.dialect.skip_locked else _PICK
-    picked = conn.execute(picking, where).fetchall()
+    picked = database.dialect.fetch_rows(conn, picking, where)
     if not picked:
         return []
+    if database.dialect.writes_alone:
+        sql, order = compiled_sql(_MARK_PICKED, conn.dialect)
+        (parameters,) = driver_rows(order, (*where, *values), [(*where.values(), *values.values())])
+        marked = conn.exec_driver_sql(sql, parameters).rowcount
+        assert marked == len(picked), "another wrote in the midst of a write transaction"
+        return picked
     marks = [(row[1], row[_TOKEN + 1], now, owner, until) for row in picked]
     held = database.dialect.update_rows(conn, _mark_rows, _MARK_NAMES, marks)
-    return [row for row, marked in zip(picked, held, strict=True) if marked]
+    return [row for row, is_held in zip(picked, held, strict=True) if is_held]
 
 
 def _sorted_out(batch: _Batch, owner: str) -> tuple[list[Claim], list[tuple[Claim, Outcome]]]:

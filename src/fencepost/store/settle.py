@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import (
@@ -205,7 +204,7 @@ def _write(
 
 def _storable(outcome: Outcome) -> Outcome:
     """An error's text comes from anywhere, and cannot be refused: the attempt has ended."""
-    return outcome if outcome.error is None else replace(outcome, error=clean_text(outcome.error))
+    return outcome if outcome.error is None else outcome._replace(error=clean_text(outcome.error))
 
 
 def _change_values(claim: Claim, change: Change) -> tuple[Any, ...]:

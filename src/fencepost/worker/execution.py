@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -49,11 +49,6 @@ class Execution:
         """The monotonic instant at which its timeout passes."""
         self._board = board
 
-    @property
-    def key(self) -> tuple[str, int]:
-        """The job and the attempt's token: the same job may run here twice, when an earlier lease was lost."""
-        return self.claim.lease.job_id, self.claim.lease.token
-
     def begin(self) -> bool:
         """Called by an executor before the handler starts. False: it should not start any more."""
         if self.stop_reason is not None:
@@ -73,11 +68,7 @@ class Execution:
 
     def finish(self, outcome: Outcome | None) -> None:
         """Called by an executor once, when the handler has returned. None: there is nothing to settle."""
-        if outcome is not None:
-            self.decide(outcome)
-        elif not self.decided:
-            self._board.dropped(self)
-        self._board.returned(self)
+        self._board.returned(self, outcome)
 
     # What a JobContext asks of it
 
@@ -100,6 +91,8 @@ class Execution:
 class Board:
     """All attempts of this worker: which take a slot, which leases it holds, which have a timeout.
 
+    The same job may stand here twice, when an earlier lease was lost.
+
     Args:
         on_decided: takes what the settler has to write.
         on_free: called when a slot became free.
@@ -113,10 +106,10 @@ class Board:
         on_report: Callable[[], None],
     ) -> None:
         self._lock = threading.Lock()
-        self._running: dict[tuple[str, int], Execution] = {}
-        self._held: dict[tuple[str, int], Execution] = {}
-        self._timed: dict[tuple[str, int], Execution] = {}
-        self._progress: dict[tuple[str, int], tuple[Lease, float, str | None]] = {}
+        self._running: set[Execution] = set()
+        self._held: set[Execution] = set()
+        self._timed: set[Execution] = set()
+        self._progress: dict[Execution, tuple[Lease, float, str | None]] = {}
         self._on_decided = on_decided
         self._on_free = on_free
         self._on_report = on_report
@@ -127,16 +120,16 @@ class Board:
         self.lost = 0
         """How many attempts ended without a settlement, because their lease was gone."""
 
-    def add(self, executions: Iterable[Execution]) -> None:
+    def add(self, executions: Sequence[Execution]) -> None:
         """Claimed: from here their leases are renewed."""
         with self._lock:
-            for execution in executions:
-                self._running[execution.key] = self._held[execution.key] = execution
+            self._running.update(executions)
+            self._held.update(executions)
 
     def watch(self, execution: Execution) -> None:
         """Watch its timeout."""
         with self._lock:
-            self._timed[execution.key] = execution
+            self._timed.add(execution)
         self.timed.set()
 
     def decide(self, execution: Execution, outcome: Outcome) -> bool:
@@ -151,7 +144,7 @@ class Board:
     def report(self, execution: Execution, fraction: float, note: str | None) -> None:
         """Keep the newest progress of an attempt."""
         with self._lock:
-            self._progress[execution.key] = (execution.claim.lease, fraction, note)
+            self._progress[execution] = (execution.claim.lease, fraction, note)
         self._on_report()
 
     def take_progress(self) -> list[tuple[Lease, float, str | None]]:
@@ -162,43 +155,51 @@ class Board:
             reports, self._progress = self._progress, {}
         return list(reports.values())
 
-    def settled(self, execution: Execution) -> None:
-        """Its lease is no longer ours."""
+    def settled(self, executions: Sequence[Execution]) -> None:
+        """Their leases are no longer ours."""
         with self._lock:
-            self._held.pop(execution.key, None)
-            self._progress.pop(execution.key, None)
+            self._let_go(executions)
 
     def completed_by_handler(self, execution: Execution) -> None:
         """Its handler settled it, in a transaction of its own."""
-        self.settled(execution)
         with self._lock:
+            self._let_go((execution,))
             self.self_settled += 1
 
-    def dropped(self, execution: Execution) -> None:
-        """It ended, and its lease is gone: there is nothing to settle."""
-        self.settled(execution)
+    def returned(self, execution: Execution, outcome: Outcome | None) -> None:
+        """Its handler returned: the slot is free. No outcome: its lease is gone, and there is nothing to settle."""
         with self._lock:
-            self.lost += 1
-
-    def returned(self, execution: Execution) -> None:
-        """Its handler returned: the slot is free."""
-        with self._lock:
-            self._running.pop(execution.key, None)
+            is_first = not execution.decided
+            if is_first:
+                if outcome is None:
+                    self._let_go((execution,))
+                    self.lost += 1
+                else:
+                    execution.decided = True
+            self._running.discard(execution)
             if execution.gave_up_at is not None:
-                self._timed.pop(execution.key, None)
+                self._timed.discard(execution)
                 if not self._timed:
                     self.timed.clear()
+        if is_first and outcome is not None:
+            self._on_decided(execution, outcome)
         self._on_free()
+
+    def _let_go(self, executions: Sequence[Execution]) -> None:
+        self._held.difference_update(executions)
+        if self._progress:
+            for execution in executions:
+                self._progress.pop(execution, None)
 
     def running(self) -> list[Execution]:
         """The attempts whose handlers have not returned."""
         with self._lock:
-            return list(self._running.values())
+            return list(self._running)
 
     def running_by(self, executor: str) -> int:
         """How many slots an executor's attempts take."""
         with self._lock:
-            return sum(1 for execution in self._running.values() if execution.handler.executor == executor)
+            return sum(1 for execution in self._running if execution.handler.executor == executor)
 
     def overdue(self) -> list[Execution]:
         """Undecided attempts whose timeout has passed."""
@@ -206,14 +207,14 @@ class Board:
         with self._lock:
             return [
                 execution
-                for execution in self._timed.values()
+                for execution in self._timed
                 if not execution.decided and execution.gave_up_at is not None and execution.gave_up_at <= now
             ]
 
     def held(self) -> list[Execution]:
         """The attempts whose leases are to be renewed."""
         with self._lock:
-            return list(self._held.values())
+            return list(self._held)
 
     @property
     def slots_taken(self) -> int:

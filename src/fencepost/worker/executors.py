@@ -47,21 +47,27 @@ def call_handler(execution: Execution, store: Store) -> Any:
 
 
 class _InContext:
-    """Awaits a coroutine whose every step runs in a context of its own.
+    """Awaits a coroutine, whose first step was taken, with every further step in the same context.
 
     Handlers share a few long-lived tasks, since a task a job costs more than a short job itself. What one handler
     puts into a context variable must not be seen by the next.
     """
 
-    __slots__ = ("_context", "_coroutine")
+    __slots__ = ("_awaited", "_context", "_coroutine")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context, awaited: Any) -> None:
         self._coroutine = coroutine
         self._context = context
+        self._awaited = awaited
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        run, step, value = self._context.run, self._coroutine.send, None
+        run, awaited = self._context.run, self._awaited
         while True:
+            value: Any
+            try:
+                value, step = (yield awaited), self._coroutine.send
+            except BaseException as error:  # noqa: BLE001 - whatever is thrown in, the coroutine is to see
+                value, step = error, self._coroutine.throw
             try:
                 awaited = run(step, value)
             except StopIteration as stop:
@@ -70,10 +76,6 @@ class _InContext:
                 if isinstance(value, GeneratorExit):  # the loop is being torn down, and it passed on
                     raise
                 raise RuntimeError("the handler raised GeneratorExit") from error
-            try:
-                value, step = (yield awaited), self._coroutine.send
-            except BaseException as error:  # noqa: BLE001 - whatever is thrown in, the coroutine is to see
-                value, step = error, self._coroutine.throw
 
 
 class AsyncExecutor:
@@ -98,13 +100,13 @@ class AsyncExecutor:
     def start(self, executions: Sequence[Execution]) -> None:
         """Run these, in order."""
         self._waiting.extend(executions)
-        self._call(self._need_task)
+        self._in_loop(self._need_task)
 
     def stop(self, execution: Execution) -> None:
         """Cancel its coroutine."""
-        self._call(self._cancel, execution)
+        self._in_loop(self._cancel, execution)
 
-    def _call(self, function: Callable[..., None], *arguments: object) -> None:
+    def _in_loop(self, function: Callable[..., None], *arguments: object) -> None:
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:  # the loop has ended, and with it the worker: what it ran is handed back
@@ -141,14 +143,23 @@ class AsyncExecutor:
                 since_breath = 0
                 await asyncio.sleep(0)
 
+    async def _call(self, execution: Execution, task: asyncio.Task[None]) -> Any:
+        coroutine = call_handler(execution, self._store)
+        execution.task = task
+        context = self._context.copy()
+        try:
+            awaited = context.run(coroutine.send, None)
+        except StopIteration as stop:  # most short handlers wait for nothing
+            return stop.value
+        except GeneratorExit as error:
+            raise RuntimeError("the handler raised GeneratorExit") from error
+        return await _InContext(coroutine, context, awaited)
+
     async def _run(self, execution: Execution, task: asyncio.Task[None]) -> None:
         outcome: Outcome | None
         try:
             if execution.begin():
-                coroutine = call_handler(execution, self._store)
-                execution.task = task
-                value = await _InContext(coroutine, self._context.copy())
-                outcome = outcome_of_return(execution, value)
+                outcome = outcome_of_return(execution, await self._call(execution, task))
             else:
                 outcome = not_started(execution)
         except GeneratorExit:  # the loop is being torn down

@@ -83,14 +83,15 @@ class Heartbeat:
             self._owner, [execution.claim.lease for execution in held], lease=self._lease_seconds
         )
         self._renewed_at = asked_at
-        still_held = {execution.key for execution in self._board.held()}
-        newest = dict(sorted(execution.key for execution in held))  # a job may have been claimed here once more
+        still_held = set(self._board.held())
+        leases = sorted(execution.claim.lease for execution in held)
+        newest = {lease.job_id: lease.token for lease in leases}  # a job may have been claimed here once more
         for execution in held:
-            job_id, token = execution.key
+            job_id, _, token = execution.claim.lease
             if job_id in beat.renewed and token == newest[job_id]:
                 if job_id in beat.cancelled:
                     request_stop(execution, Stop.CANCEL, self._executors)
-            elif execution.key in still_held and not execution.decided and execution.stop_reason is None:
+            elif execution in still_held and not execution.decided and execution.stop_reason is None:
                 logger.warning("%s", lease_lost_text(execution.claim))
                 request_stop(execution, Stop.LEASE_LOST, self._executors)
         self._store.record_worker(self._description | {"running": self._board.slots_taken})

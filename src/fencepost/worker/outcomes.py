@@ -16,6 +16,8 @@ __all__ = ["not_started", "outcome_of_error", "outcome_of_return", "timed_out"]
 
 logger = logging.getLogger("fencepost.worker")
 
+_COMPLETED = Outcome(Verb.COMPLETE)
+
 
 def outcome_of_return(execution: Execution, value: object) -> Outcome:
     """Success, unless what was returned cannot be stored."""
@@ -26,9 +28,9 @@ def outcome_of_return(execution: Execution, value: object) -> Outcome:
             execution.claim.id,
             execution.claim.kind,
         )
-        return Outcome(Verb.COMPLETE)
+        return _COMPLETED
     if value is None or not execution.claim.keep_result:
-        return Outcome(Verb.COMPLETE)
+        return _COMPLETED
     try:
         return Outcome(Verb.COMPLETE, result=execution.handler.result.encode(value))
     except EncodingError as error:

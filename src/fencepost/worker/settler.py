@@ -103,10 +103,14 @@ class Settler:
         held = self._store.settle([(execution.claim, outcome) for execution, outcome in group])
         if any(outcome.is_returning for _, outcome in group):
             self._on_returned()
+        board.settled([execution for execution, _ in group])
+        self.settled += sum(held)
         for (execution, outcome), answer in zip(group, held, strict=True):
-            board.settled(execution)
             if answer:
-                self._count(execution, outcome)
+                if outcome.verb is Verb.COMPLETE:
+                    self.succeeded += 1
+                elif outcome.verb in (Verb.RETRY, Verb.ABANDON):
+                    self._report_failure(execution, outcome)
                 continue
             self.lost += 1
             if execution.stop_reason is not Stop.LEASE_LOST:  # that was said when it was found out
@@ -123,11 +127,7 @@ class Settler:
         group[:] = [(execution, Outcome(Verb.ABANDON, error=text, reason=reason))]
         self._settle(group, board)
 
-    def _count(self, execution: Execution, outcome: Outcome) -> None:
-        self.settled += 1
-        self.succeeded += outcome.verb is Verb.COMPLETE
-        if outcome.verb not in (Verb.RETRY, Verb.ABANDON):
-            return
+    def _report_failure(self, execution: Execution, outcome: Outcome) -> None:
         self.failed += 1
         claim = execution.claim
         fields = {"job_id": claim.id, "kind": claim.kind, "queue": claim.queue, "attempt": claim.attempt}

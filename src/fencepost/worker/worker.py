@@ -28,6 +28,7 @@ from fencepost.registry import Registry
 from fencepost.store import Store
 from fencepost.timing import seconds
 from fencepost.worker.claimer import Claimer, Pool
+from fencepost.worker.collector import calm_collector
 from fencepost.worker.execution import Board, Stop
 from fencepost.worker.executors import AsyncExecutor, Executor, ThreadExecutor
 from fencepost.worker.heartbeat import Heartbeat, Watchdog, request_stop
@@ -203,7 +204,7 @@ class Worker:
         if self._prepare is not None:
             self._prepare()
         started_at = self._store.now()
-        with _Signals(self.stop), _LoopThread(self._fail) as loop:
+        with calm_collector(), _Signals(self.stop), _LoopThread(self._fail) as loop:
             processes = ProcessExecutor(self._processes)
             threads_for_handlers = ThreadExecutor(self._app_store)
             executors: dict[str, Executor] = {

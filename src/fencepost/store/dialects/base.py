@@ -93,6 +93,8 @@ class Dialect(ABC):
     looks_first: ClassVar[bool] = False
     """Whether to see in a read-only transaction if there is anything to do, before a write transaction keeps every
     other writer out."""
+    writes_alone: ClassVar[bool] = False
+    """Whether nobody else can write while a write transaction is open, so that a search finds the same rows twice."""
     probes_in_recursion: ClassVar[bool] = True
     """Whether MIN(column) above a bound is one probe of its index inside a recursive CTE too, and not a scan."""
     claims_in_one_statement: ClassVar[bool] = False
@@ -146,6 +148,12 @@ class Dialect(ABC):
     def reading_latest(self, query: Select[Any]) -> Select[Any]:
         """The query, made to read what is committed now and not an old snapshot, in a transaction not ours."""
         return query
+
+    def fetch_rows(
+        self, conn: Connection, query: Select[Any], parameters: Mapping[str, Any]
+    ) -> Sequence[Sequence[Any]]:
+        """The rows of a query that may have many, in any order."""
+        return conn.execute(query, dict(parameters)).fetchall()
 
     def insert_rows(self, conn: Connection, columns: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> None:
         """Insert jobs, leaving out those whose id or identity is held already. Serves any driver."""
