@@ -27,6 +27,7 @@ from fencepost.errors import (
     JobFailed,
     JobNotFound,
     JobSkipped,
+    LeadershipLost,
     LeaseLost,
     ResultError,
     ResultTimeout,
@@ -52,6 +53,7 @@ from fencepost.job import (
     State,
     Trigger,
 )
+from fencepost.retention import Retention
 from fencepost.schedule import Misfire, Schedule
 from fencepost.worker import Worker
 
@@ -80,6 +82,7 @@ __all__ = [
     "JobHandle",
     "JobNotFound",
     "JobSkipped",
+    "LeadershipLost",
     "Lease",
     "LeaseLost",
     "Misfire",
@@ -89,6 +92,7 @@ __all__ = [
     "Reason",
     "ResultError",
     "ResultTimeout",
+    "Retention",
     "Retry",
     "Schedule",
     "ScheduleNotFound",

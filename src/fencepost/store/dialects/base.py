@@ -137,6 +137,13 @@ class Dialect(ABC):
         """Keep other processes from migrating meanwhile, on a connection of its own: until after the commit."""
         return nullcontext()
 
+    def bounding_idleness(self, conn: Connection, seconds: float) -> AbstractContextManager[None]:
+        """Let the server end this transaction if its client stays silent for so long in the middle of it.
+
+        Whoever froze, or was cut off, then holds no lock any longer. Nothing where there is no server.
+        """
+        return nullcontext()
+
     @abstractmethod
     def ignoring_conflicts(self, table: Table) -> Insert:
         """An INSERT that leaves out rows that some unique index holds already, and nothing else."""
