@@ -87,6 +87,7 @@ class Planner:
 
     def run(self, thread: WorkerThread) -> None:
         """The thread's body."""
+        self._wake.set()  # whatever was enqueued in this process before
         while not thread.stopping.is_set():
             if self._wake.is_set():
                 self._own_until = time.monotonic() + LOOK_SECONDS
