@@ -64,8 +64,7 @@ def prune(
 
     \b
     Example:
-      fencepost prune --older-than 7d --url sqlite:///jobs.db
-      fencepost prune --state succeeded --queue mail --keep 10000
+      fencepost prune --older-than 7d --keep 10000 --state succeeded --url sqlite:///jobs.db
     """
     if older_than is None and keep is None:
         raise typer.BadParameter("Say what goes: --older-than 7d, --keep 10000, or both.")
