@@ -228,8 +228,11 @@ class Schedules:
         """
         handler = self._app._handler(job)
         new = build_schedule(name, handler, cron, None, **asked)
-        if next_fire(new.timing, self._store.now()) is None:
+        upcoming = next_fire(new.timing, self._store.now())
+        if upcoming is None:
             raise ConfigurationError(f"The schedule {name!r} would never fire: its only instant has passed")
+        if new.until is not None and upcoming > new.until:
+            raise ConfigurationError(f"The schedule {name!r} would never fire: its first instant comes after until=")
         if self._store.save_schedule(new) is Saved.OUTRANKED:
             raise ConfigurationError(
                 f"The schedule {name!r} stands in version {self.get(name).version}, higher than {new.version}: "

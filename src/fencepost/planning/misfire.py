@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import islice, takewhile
 
@@ -50,6 +51,7 @@ def plan_pass(
     until: Micros | None = None,
     runs_left: int | None = None,
     ahead: Micros = 0,
+    taken: Collection[Micros] = (),
 ) -> Plan:
     """Plan a schedule whose next unplanned instant is `cursor`.
 
@@ -66,6 +68,7 @@ def plan_pass(
         until: the last instant at which it may fire.
         runs_left: how many occurrences it may still make.
         ahead: how many microseconds before its instant an occurrence is made.
+        taken: instants that have an occurrence already.
     """
     planned_to = now + ahead
     if cursor > planned_to or _is_over(cursor, until, runs_left):
@@ -77,7 +80,7 @@ def plan_pass(
     late = [*islice(in_grace, MOST_AT_ONCE + 1)]
     wanted = {Misfire.SKIP: 0, Misfire.LATEST: 0 if late else 1, Misfire.CATCH_UP: max_catch_up}[misfire]
     chosen = last_between(timing, cursor, last_missed, wanted)
-    fires = [*chosen, *late]
+    fires = [at for at in (*chosen, *late) if at not in taken]
     most = MOST_AT_ONCE if runs_left is None else min(MOST_AT_ONCE, runs_left)
     missed = _missed(timing, cursor, last_missed, chosen)
     if len(fires) > most:

@@ -352,7 +352,8 @@ class Store:
 
     def backfill_schedule(self, name: str, first: Micros, last: Micros) -> list[str]:
         """Make the occurrences of a past range; see `fencepost.store.schedules.backfill`."""
-        return self._write(lambda conn: schedules.backfill(self.database, conn, name, first, last))
+        ids: dict[Micros, str] = {}
+        return self._write(lambda conn: schedules.backfill(self.database, conn, name, first, last, ids))
 
     def materialise_due(self, *, batch: int = _SCHEDULE_BATCH) -> int:
         """Plan the schedules whose cursor has come, one transaction a schedule.

@@ -9,8 +9,9 @@ whoever planned from an old cursor writes nothing at all (S2), and of any number
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from enum import StrEnum
 from hashlib import blake2b
@@ -294,6 +295,10 @@ def materialise(database: Database, conn: Connection, row: Any) -> int:
             .values(error=str(error))
         )
         return 0
+    # Those are no runs of its own, and must not end it early.
+    taken: Collection[Micros] = ()
+    if schedule.max_runs is not None:
+        taken = _instants_between(conn, row.name, row.next_fire_at, now + _ahead(schedule))
     plan = plan_pass(
         schedule.timing,
         row.next_fire_at,
@@ -304,6 +309,7 @@ def materialise(database: Database, conn: Connection, row: Any) -> int:
         until=schedule.until,
         runs_left=None if schedule.max_runs is None else schedule.max_runs - row.runs,
         ahead=_ahead(schedule),
+        taken=taken,
     )
     moved = conn.execute(
         _MOVE_CURSOR,
@@ -328,6 +334,16 @@ def materialise(database: Database, conn: Connection, row: Any) -> int:
     ]
     insert_jobs(database.dialect, conn, made, now)
     return len(made)
+
+
+def _instants_between(conn: Connection, name: str, first: Micros, last: Micros) -> dict[Micros, str]:
+    """The instants that have an occurrence already, and its id. Served by the `occurrence` index."""
+    present = conn.execute(
+        select(jobs.c.scheduled_for, jobs.c.id).where(
+            jobs.c.schedule == name, jobs.c.scheduled_for.between(first, last)
+        )
+    )
+    return {int(row.scheduled_for): str(row.id) for row in present}
 
 
 def occurrence(schedule: NewSchedule, scheduled_for: Micros, trigger: Trigger, *, is_exact: bool = False) -> NewJob:
@@ -384,7 +400,11 @@ def _record_missed(database: Database, conn: Connection, schedule: NewSchedule, 
         "last_error": f"{missed.count} instants from {first} to {last} passed while nothing could run them.",
         "result": json.dumps({"missed": missed.count, "first": first, "last": last}),
     }
-    conn.execute(database.dialect.ignoring_conflicts(jobs).values(values))
+    for at in itertools.count(missed.last):
+        # An instant that has its occurrence already gives its place to the microsecond after it.
+        conn.execute(database.dialect.ignoring_conflicts(jobs).values(values | {"scheduled_for": at}))
+        if conn.execute(select(jobs.c.id).where(jobs.c.id == values["id"])).first() is not None:
+            return
 
 
 def trigger_schedule(
@@ -419,7 +439,9 @@ def trigger_schedule(
     raise StoreUnavailable(f"No free instant was found for {name!r}. Trigger it again.")
 
 
-def backfill(database: Database, conn: Connection, name: str, first: Micros, last: Micros) -> list[str]:
+def backfill(
+    database: Database, conn: Connection, name: str, first: Micros, last: Micros, ids: dict[Micros, str]
+) -> list[str]:
     """Make the occurrences of a past range that are not there, in order. Returns their ids.
 
     Args:
@@ -427,6 +449,7 @@ def backfill(database: Database, conn: Connection, name: str, first: Micros, las
         conn: in a transaction that can write.
         name: the schedule.
         first, last: the range, both included.
+        ids: by instant, of what it makes; filled here, and given again when the transaction is repeated.
 
     Raises:
         ScheduleNotFound: no such schedule.
@@ -445,14 +468,14 @@ def backfill(database: Database, conn: Connection, name: str, first: Micros, las
                 f"The range holds more than {MOST_BACKFILLED:,} instants of {name!r}. Backfill it in parts."
             )
         instants.append(at)
-    present = conn.execute(
-        select(jobs.c.scheduled_for).where(jobs.c.schedule == name, jobs.c.scheduled_for.between(first, last))
-    )
-    have = {row.scheduled_for for row in present}
+    have = _instants_between(conn, name, first, last)
     made = [occurrence(schedule, at, Trigger.BACKFILL) for at in instants if at not in have]
+    for job in made:
+        assert job.occurrence is not None
+        job.id = ids.setdefault(job.occurrence.scheduled_for, job.id)
     insert_jobs(database.dialect, conn, made, now)
-    stored = conn.execute(select(jobs.c.id).where(jobs.c.id.in_([job.id for job in made]))) if made else ()
-    return sorted(str(row.id) for row in stored)
+    stored = set(_instants_between(conn, name, first, last).values())
+    return sorted(stored.intersection(ids.values()))
 
 
 def previous_success(conn: Connection, name: str, before: Micros) -> Micros | None:
