@@ -365,6 +365,15 @@ def test_arguments_that_are_no_json_are_claimed_and_shown_as_they_stand(store: S
     assert job.arguments == "{broken"
 
 
+def test_a_row_with_bytes_for_text_is_claimed_with_its_neighbours(store: Store) -> None:
+    """L6: SQLite stores any value in any column; a batch is read as JSON, which carries no bytes."""
+    if store.database.dialect.name != "sqlite":
+        pytest.skip("the other databases refuse it")
+    bad, good = put(store).id, put(store).id
+    overwrite(store, bad, arguments=b"\xff\x00")
+    assert claimed_ids(store) == [bad, good]
+
+
 def test_words_of_a_newer_version_are_shown_and_an_unknown_state_is_refused(store: Store) -> None:
     """L6: never a crash; a state is held by a CHECK constraint."""
     job_id = put(store).id
