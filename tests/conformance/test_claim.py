@@ -21,6 +21,7 @@ from tests.jobs import (
     SECOND,
     at_once,
     claim_one,
+    claimed_ids,
     clear,
     new,
     other_stores,
@@ -35,11 +36,6 @@ from tests.jobs import (
 few_examples = settings(
     max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
-
-
-def claimed_ids(store: Store, limit: int = 100, **asked: Any) -> list[str]:
-    asked.setdefault("kinds", ["k"])
-    return [claim.id for claim in store.claim("me", limit=limit, **asked)]
 
 
 def test_each_ready_job_is_claimed_by_exactly_one_of_many_workers(store: Store) -> None:

@@ -522,7 +522,7 @@ def test_a_database_out_of_reach_is_an_error_and_never_nothing_due(
         if database_name != "sqlite":  # there, readers wait for no writer
             asks += [
                 unreachable.materialise_due,
-                unreachable.next_fire_at,
+                unreachable.next_plan_at,
                 unreachable.list_schedules,
                 lambda: housekeep(unreachable, reclaims=True),
                 lambda: seconds_until_next(unreachable),
@@ -945,7 +945,7 @@ def test_a_schedule_that_cannot_be_decoded_stays_is_not_planned_and_is_reported(
     assert shown.error is not None
     assert "cannot be decoded" in shown.error
     assert store.recheck_schedules() == ["bad"]
-    assert store.next_fire_at() == stored(store, "good")["next_fire_at"]
+    assert store.next_plan_at() == stored(store, "good")["next_fire_at"]
 
     # A version that can decode it plans it again, from where it stood.
     overwrite(store, "bad", **{column: before[column] for column in damage})

@@ -47,7 +47,7 @@ def housekeep(store: Store, *, reclaims: bool) -> int:
 
 def seconds_until_next(store: Store) -> float:
     """How long the planner may sleep: until the next job or schedule is due, and never long."""
-    instants = [at for at in (store.next_wake(), store.next_fire_at()) if at is not None]
+    instants = [at for at in (store.next_wake(), store.next_plan_at()) if at is not None]
     if not instants:
         return _LONGEST_SECONDS
     return min(_LONGEST_SECONDS, max(0.0, (min(instants) - store.now()) / 1_000_000))

@@ -49,6 +49,7 @@ def plan_pass(
     grace: Micros,
     until: Micros | None = None,
     runs_left: int | None = None,
+    ahead: Micros = 0,
 ) -> Plan:
     """Plan a schedule whose next unplanned instant is `cursor`.
 
@@ -64,10 +65,12 @@ def plan_pass(
         grace: microseconds.
         until: the last instant at which it may fire.
         runs_left: how many occurrences it may still make.
+        ahead: how many microseconds before its instant an occurrence is made.
     """
-    if cursor > now or _is_over(cursor, until, runs_left):
+    planned_to = now + ahead
+    if cursor > planned_to or _is_over(cursor, until, runs_left):
         return Plan((), None, None if _is_over(cursor, until, runs_left) else cursor)
-    horizon = now if until is None else min(now, until)
+    horizon = planned_to if until is None else min(planned_to, until)
     late_from = now - grace
     last_missed = min(horizon, late_from - 1)
     in_grace = takewhile(lambda at: at <= horizon, fires_after(timing, max(cursor, late_from) - 1))

@@ -17,6 +17,7 @@ from fencepost.codec import ResultCodec
 from fencepost.errors import ConfigurationError
 from fencepost.ids import new_id
 from fencepost.job import DEFAULT_LEASE_SECONDS, Claim, EnqueueResult, Job, Lease, Micros, NewJob, Reason
+from fencepost.planning.fixed_start import StartFigures
 from fencepost.planning.outcome import Outcome, Verb
 from fencepost.schedule import NewSchedule, Schedule
 from fencepost.store import control, leases, listing, retention, schedules, schema, workers
@@ -30,6 +31,7 @@ from fencepost.store.listing import QueueCounts
 from fencepost.store.permits import waiting_keys
 from fencepost.store.promote import is_due, next_wake, promote_due
 from fencepost.store.settle import settle
+from fencepost.store.starts import start_figures
 from fencepost.store.workers import Worker
 from fencepost.timing import micros
 
@@ -363,13 +365,17 @@ class Store:
             self._write(lambda conn, row=row: schedules.materialise(self.database, conn, row))  # type: ignore[misc]
         return len(due)
 
-    def next_fire_at(self) -> Micros | None:
+    def next_plan_at(self) -> Micros | None:
         """The earliest instant at which a schedule is to be planned, or None."""
-        return self._read(schedules.next_fire_at)
+        return self._read(schedules.next_plan_at)
 
     def schedule_figures(self, name: str | None = None) -> list[ScheduleFigures]:
         """How the occurrences of all schedules stand, by name, or of one; in one read."""
         return self._read(lambda conn: schedule_figures(conn, self.database.now(conn), name))
+
+    def start_figures(self, since: Micros) -> StartFigures:
+        """What became of the fixed starts of jobs that ended since then."""
+        return self._read(lambda conn: start_figures(conn, since))
 
     def previous_success(self, name: str, before: Micros) -> Micros | None:
         """The newest instant before `before` whose occurrence succeeded, or None."""

@@ -1,8 +1,10 @@
 """Schedules: definitions with a durable cursor, and the occurrences that it makes.
 
-`next_fire_at` is the cursor: set only while the schedule is to be planned, so that the planner's question is one
-index range scan. It moves by compare-and-set, in the transaction that inserts the occurrences: whoever planned from an
-old cursor writes nothing at all (S2), and of any number of planners one makes each occurrence (S1).
+`next_fire_at` is the cursor, and `plan_at` the instant at which the planner is to move it: the same, or a little
+earlier where starts are fixed. Both are set only while the schedule is to be planned, so that the planner's question
+is one index range scan. The cursor moves by compare-and-set, in the transaction that inserts the occurrences:
+whoever planned from an old cursor writes nothing at all (S2), and of any number of planners one makes each occurrence
+(S1).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import Any
 
-from sqlalchemy import and_, bindparam, delete, func, null, select, update
+from sqlalchemy import BigInteger, and_, bindparam, delete, func, null, select, update
 from sqlalchemy.engine import Connection
 
 from fencepost.errors import ConfigurationError, ScheduleNotFound, StoreUnavailable
@@ -32,6 +34,7 @@ from fencepost.job import (
 )
 from fencepost.planning.cron import fires_after, jitter_of, next_fire
 from fencepost.planning.misfire import Missed, plan_pass
+from fencepost.planning.rank import EARLY_CLAIM
 from fencepost.schedule import NewSchedule, Overlap, Schedule
 from fencepost.store.database import Database
 from fencepost.store.definitions import definition_columns, schedule_from_row, shown_schedule
@@ -49,7 +52,7 @@ __all__ = [
     "get_schedule",
     "list_schedules",
     "materialise",
-    "next_fire_at",
+    "next_plan_at",
     "pause_by_operator",
     "pause_undeclared",
     "previous_success",
@@ -87,13 +90,11 @@ class Saved(StrEnum):
 # Served by the `next` index. One that could not be decoded stays where it is and is not planned (L6).
 _DUE = (
     select(schedules)
-    .where(schedules.c.next_fire_at <= bindparam("now"), schedules.c.error.is_(None))
-    .order_by(schedules.c.next_fire_at)
+    .where(schedules.c.plan_at <= bindparam("now"), schedules.c.error.is_(None))
+    .order_by(schedules.c.plan_at)
     .limit(bindparam("batch"))
 )
-_NEXT = select(func.min(schedules.c.next_fire_at)).where(
-    schedules.c.next_fire_at.is_not(None), schedules.c.error.is_(None)
-)
+_NEXT = select(func.min(schedules.c.plan_at)).where(schedules.c.plan_at.is_not(None), schedules.c.error.is_(None))
 _BY_NAME = select(schedules).where(schedules.c.name == bindparam("name"))
 
 # The compare-and-set. One row: the plan was made from what still stands. None: somebody planned it, changed it or
@@ -105,7 +106,11 @@ _MOVE_CURSOR = (
         schedules.c.next_fire_at == bindparam("_planned"),
         schedules.c.config_hash == bindparam("_hash"),
     )
-    .values(next_fire_at=bindparam("_cursor"), runs=schedules.c.runs + bindparam("_made"))
+    .values(
+        next_fire_at=bindparam("_cursor"),
+        plan_at=bindparam("_plan_at", type_=BigInteger),
+        runs=schedules.c.runs + bindparam("_made"),
+    )
 )
 
 
@@ -119,7 +124,7 @@ def save_schedule(database: Database, conn: Connection, new: NewSchedule) -> Sav
     definition = definition_columns(new)
     digest = blake2b(json.dumps(definition, sort_keys=True).encode(), digest_size=16).hexdigest()
     columns = definition | {"version": new.version, "config_hash": digest, "declared_in": new.declared_in}
-    fresh = {"next_fire_at": next_fire(new.timing, now), "paused_at": None, "paused_reason": None, "error": None}
+    fresh = _cursor_at(new, next_fire(new.timing, now)) | {"paused_at": None, "paused_reason": None, "error": None}
     for _ in range(_MOST_ROUNDS):
         found = conn.execute(_BY_NAME, {"name": new.name}).first()
         if found is None:
@@ -193,7 +198,7 @@ def pause_schedule(conn: Connection, name: str, now: Micros, by: PausedBy) -> bo
     paused = conn.execute(
         update(schedules)
         .where(schedules.c.name == name, schedules.c.paused_at.is_(None))
-        .values(paused_at=now, paused_reason=by.value, next_fire_at=null())
+        .values(paused_at=now, paused_reason=by.value, next_fire_at=null(), plan_at=null())
     )
     return paused.rowcount == 1
 
@@ -221,12 +226,13 @@ def resume_schedule(database: Database, conn: Connection, name: str) -> bool:
         found = _named(conn, name)
         if found.paused_at is None:
             return False
-        cursor = next_fire(schedule_from_row(found).timing, database.now(conn))
+        schedule = schedule_from_row(found)
+        cursor = _cursor_at(schedule, next_fire(schedule.timing, database.now(conn)))
         resumed = conn.execute(
             update(schedules)
             .where(schedules.c.name == name, schedules.c.config_hash == found.config_hash)
             .where(schedules.c.paused_at == found.paused_at)
-            .values(paused_at=null(), paused_reason=null(), next_fire_at=cursor)
+            .values(cursor | {"paused_at": None, "paused_reason": None})
         )
         if resumed.rowcount == 1:
             return True
@@ -266,8 +272,8 @@ def due_schedules(conn: Connection, now: Micros, *, batch: int) -> list[Any]:
     return list(conn.execute(_DUE, {"now": now, "batch": batch}))
 
 
-def next_fire_at(conn: Connection) -> Micros | None:
-    """The earliest cursor of all schedules that are planned."""
+def next_plan_at(conn: Connection) -> Micros | None:
+    """The earliest instant at which `materialise` will have something to do."""
     found = conn.execute(_NEXT).scalar()
     return None if found is None else int(found)
 
@@ -297,6 +303,7 @@ def materialise(database: Database, conn: Connection, row: Any) -> int:
         grace=schedule.grace,
         until=schedule.until,
         runs_left=None if schedule.max_runs is None else schedule.max_runs - row.runs,
+        ahead=_ahead(schedule),
     )
     moved = conn.execute(
         _MOVE_CURSOR,
@@ -305,6 +312,7 @@ def materialise(database: Database, conn: Connection, row: Any) -> int:
             "_planned": row.next_fire_at,
             "_hash": row.config_hash,
             "_cursor": plan.cursor,
+            "_plan_at": _cursor_at(schedule, plan.cursor)["plan_at"],
             "_made": len(plan.fires),
         },
     )
@@ -312,21 +320,40 @@ def materialise(database: Database, conn: Connection, row: Any) -> int:
         return 0
     if plan.missed is not None:
         _record_missed(database, conn, schedule, plan.missed, now)
-    made = [occurrence(schedule, at, Trigger.SCHEDULE) for at in plan.fires]
+    # What the misfire policy chose of what was missed has no start to keep any more.
+    starts_from = now - schedule.grace
+    made = [
+        occurrence(schedule, at, Trigger.SCHEDULE, is_exact=schedule.is_exact and at >= starts_from)
+        for at in plan.fires
+    ]
     insert_jobs(database.dialect, conn, made, now)
     return len(made)
 
 
-def occurrence(schedule: NewSchedule, scheduled_for: Micros, trigger: Trigger) -> NewJob:
-    """The job of one instant."""
+def occurrence(schedule: NewSchedule, scheduled_for: Micros, trigger: Trigger, *, is_exact: bool = False) -> NewJob:
+    """The job of one instant; with `is_exact` that instant is its fixed start."""
     due_at = scheduled_for + jitter_of(schedule.name, scheduled_for, schedule.jitter)
+    options = replace(schedule.options, delay=None, concurrency=_concurrency(schedule))
+    if is_exact:
+        options = replace(options, run_at=None, start_at=due_at)
+    else:
+        options = replace(options, run_at=due_at, start_at=None)
     return NewJob(
         new_id(),
         schedule.kind,
         schedule.arguments,
-        replace(schedule.options, run_at=due_at, delay=None, concurrency=_concurrency(schedule)),
+        options,
         Occurrence(schedule.name, scheduled_for, trigger),
     )
+
+
+def _ahead(schedule: NewSchedule) -> Micros:
+    return EARLY_CLAIM if schedule.is_exact else 0
+
+
+def _cursor_at(schedule: NewSchedule, cursor: Micros | None) -> dict[str, Micros | None]:
+    """The columns of a cursor."""
+    return {"next_fire_at": cursor, "plan_at": None if cursor is None else cursor - _ahead(schedule)}
 
 
 def _concurrency(schedule: NewSchedule) -> Concurrency | None:
