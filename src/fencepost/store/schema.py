@@ -96,6 +96,7 @@ def migrate(database: Database) -> bool:
 
 
 def _migrate(database: Database, conn: Connection) -> bool:
+    database.dialect.lock_migrations(conn)
     found = _status(conn)
     _refuse_newer(database, found)
     if found.is_current:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -44,8 +43,11 @@ _CLOCK_AND_PIN = text(f"SELECT {_NOW}, " + ", ".join(f"set_config('{name}', 'off
 _PLACE = "place"  # WITH ORDINALITY: counts from 1
 _MIGRATION_LOCK = 0x66656E6365  # "fence"
 
-# A refused connection has no SQLSTATE, only the server's words.
-_REFUSED = re.compile(r"FATAL: .*(does not exist|authentication failed|no pg_hba\.conf entry|permission denied)")
+# A refused connection has no SQLSTATE, only the words of the server, or (the last line) of pgbouncer.
+_REFUSED = re.compile(
+    r"FATAL: .*(does not exist|authentication failed|no pg_hba\.conf entry|permission denied"
+    r"|no such (database|user)|unsupported startup parameter)"
+)
 
 _TRANSIENT_STATES = frozenset(
     {
@@ -115,12 +117,13 @@ class Postgres(Dialect):
             return Fault.TRANSIENT if isinstance(error, exc.OperationalError) else Fault.PERMANENT
         return Fault.TRANSIENT if state in _TRANSIENT_STATES or state.startswith("08") else Fault.PERMANENT
 
-    @contextmanager
-    def migrating(self, engine: Engine) -> Iterator[None]:
-        """A transaction-level advisory lock: poolers keep it with the transaction."""
-        with engine.begin() as conn:
-            conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
-            yield
+    def lock_migrations(self, conn: Connection) -> None:
+        """A transaction-level advisory lock: poolers keep it with the transaction.
+
+        Not on a connection beside it: those who wait for the lock would use up a small pool, and its holder, who
+        needs one more, would wait for them.
+        """
+        conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
 
     def ignoring_conflicts(self, table: Table) -> Insert:
         """INSERT ... ON CONFLICT DO NOTHING."""
