@@ -29,6 +29,8 @@ LINES = (
     Line("instants made by a planner that is behind", "materialise"),
     Line("instant to start, idle worker, median", "lag_p50_ms", unit=" ms"),
     Line("instant to start, idle worker, 99th percentile", "lag_p99_ms", unit=" ms"),
+    Line("instant to fixed start, idle worker, median", "exact_p50_ms", unit=" ms"),
+    Line("instant to fixed start, idle worker, 99th percentile", "exact_p99_ms", unit=" ms"),
     Line("idle worker with 2,000 schedules, of one core", "schedules_idle_percent", unit=" %"),
     Line("worker's resident memory before the drain", "worker_idle_mib", unit=" MiB"),
     Line("worker's peak resident memory in the drain", "worker_peak_mib", unit=" MiB"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -44,9 +45,16 @@ def server(name: str) -> URL | None:
     return url
 
 
+def pgbouncer() -> Path | None:
+    """The pooler's program, or None where it is not installed. Debian keeps it where only root looks."""
+    found = shutil.which("pgbouncer", path=os.environ.get("PATH", os.defpath) + os.pathsep + "/usr/sbin")
+    return None if found is None else Path(found)
+
+
 def left_out() -> list[str]:
-    """The servers that do not answer, with the variable that would name them."""
-    return [f"{name} (set {SERVERS[name][0]})" for name in SERVERS if server(name) is None]
+    """The tests that cannot run here, for want of a server or a program, and what would let them."""
+    missing = [f"every test on {name} (set {SERVERS[name][0]})" for name in SERVERS if server(name) is None]
+    return missing if pgbouncer() else [*missing, "the tests behind a pooler (install pgbouncer)"]
 
 
 @contextmanager

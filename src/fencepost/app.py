@@ -24,6 +24,7 @@ from fencepost.ids import new_id, parse_id
 from fencepost.job import FINAL_STATES, Job, NewJob, Options, State
 from fencepost.options import Asked, build_options, check_name
 from fencepost.planner.retention import Walk
+from fencepost.planning.fixed_start import StartFigures
 from fencepost.planning.retention import Rules
 from fencepost.registry import Executor, Handler, Registry, kind_of
 from fencepost.retention import EVERY_QUEUE, Retention, build_rules
@@ -33,6 +34,7 @@ from fencepost.store.diagnosis import diagnose
 from fencepost.store.finding import Health
 from fencepost.store.joining import joined
 from fencepost.store.tables import QUEUE_CHARS
+from fencepost.timing import micros
 from fencepost.worker.worker import Worker, WorkerOptions
 
 __all__ = ["App", "Jobs"]
@@ -100,6 +102,15 @@ class Jobs:
             before=None if before is None else _checked_id(before),
             limit=limit,
         )
+
+    def start_figures(self, within: float | timedelta = 3600) -> StartFigures:
+        """How many fixed starts were kept, of the jobs that ended lately (the newest 10,000 at most).
+
+        Args:
+            within: seconds or timedelta before now; default an hour.
+        """
+        store = self._app.store
+        return store.start_figures(store.now() - micros(within, "within"))
 
     def retry(self, job_id: str) -> JobHandle[Any]:
         """Make a failed, cancelled or skipped job ready again, with fresh attempts.
@@ -278,6 +289,10 @@ class App:
             slots: how many of a key may run at once; default 1.
             version: of the definition; default 0.
             arguments: the job's arguments, by name.
+            tolerance: seconds or timedelta: every occurrence then has a fixed start. It is made and claimed a little
+                ahead and started at its instant; later than this counts as missed. None (default): it starts as soon
+                as it can.
+            on_miss: what becomes of an occurrence that missed its start: "run_late" (default), "skip" or "fail".
             options: of the jobs, as for `using`: {"priority": "high"}.
 
         Raises:

@@ -36,8 +36,9 @@ class Prepared(Generic[P, R]):
 
         Args:
             connection: enqueue within this transaction of yours instead of one of our own: a SQLAlchemy Connection
-                or Session (with `aenqueue` also an AsyncConnection or AsyncSession), or the driver's own connection.
-                Workers see the job after your commit; your rollback takes it back.
+                or Session (with `aenqueue` also an AsyncConnection or AsyncSession), a Django connection inside
+                `atomic()`, or the driver's own connection. Workers see the job after your commit; your rollback takes
+                it back.
             queue: the lane; default "default".
             priority: critical, high, normal (default) or low. A low job overtakes normal ones that came more than
                 5 minutes after it.

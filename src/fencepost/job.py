@@ -35,6 +35,7 @@ __all__ = [
     "Claim",
     "Concurrency",
     "EnqueueResult",
+    "FixedStart",
     "Hold",
     "Job",
     "Lease",
@@ -42,6 +43,7 @@ __all__ = [
     "NewJob",
     "Occurrence",
     "OnConflict",
+    "OnMiss",
     "Options",
     "Priority",
     "Reason",
@@ -163,6 +165,35 @@ class Concurrency:
     busy: BusyPolicy = BusyPolicy.QUEUE
 
 
+class OnMiss(StrEnum):
+    """What becomes of a job with a fixed start that cannot be kept."""
+
+    RUN_LATE = "run_late"
+    """It runs as soon as it can; its history says how late it was."""
+    SKIP = "skip"
+    """It is skipped, reason `missed_start`."""
+    FAIL = "fail"
+    """It fails, reason `missed_start`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FixedStart:
+    """An instant at which a job is to start, neither before nor, if it can be helped, after.
+
+    Attributes:
+        at: the instant.
+        tolerance: how many microseconds later it may start and still count as on time.
+        on_miss: what becomes of it after that.
+    """
+
+    at: Micros
+    tolerance: Micros
+    on_miss: OnMiss
+
+
+DEFAULT_TOLERANCE: Micros = 1_000_000
+
+
 class OnConflict(StrEnum):
     """What an enqueue does when a live job holds its identity."""
 
@@ -225,6 +256,17 @@ class Options:
     tags: tuple[str, ...] = ()
     tenant: str | None = None
     concurrency: Concurrency | None = None
+    start_at: Micros | None = None
+    tolerance: Micros | None = None
+    """With `start_at`; None: the default. In a schedule's options: its occurrences have fixed starts."""
+    on_miss: OnMiss = OnMiss.RUN_LATE
+
+    @property
+    def fixed_start(self) -> FixedStart | None:
+        """What `start_at`, `tolerance` and `on_miss` say together."""
+        if self.start_at is None:
+            return None
+        return FixedStart(self.start_at, DEFAULT_TOLERANCE if self.tolerance is None else self.tolerance, self.on_miss)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +354,8 @@ class Claim:
     """The database's clock at the claim."""
     fencing_token: int | None = None
     """Of its permit, if it has a concurrency key: grows every time a permit of the slot is taken."""
+    start: FixedStart | None = None
+    """When its handler is to start, if that is fixed: a claim may come a little before it."""
 
     @property
     def id(self) -> str:
@@ -353,6 +397,11 @@ class Job:
     started_at: datetime | None
     """When its newest attempt was claimed."""
     finished_at: datetime | None
+    start_at: datetime | None
+    """Its fixed start, if it has one."""
+    tolerance: float | None
+    """Seconds by which that start may be late and still counts as kept."""
+    on_miss: OnMiss | str | None
     last_error: str | None
     result: Any
     progress: float | None

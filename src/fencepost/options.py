@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from fencepost.errors import ConfigurationError
-from fencepost.job import Backoff, BackoffSpec, Hold, OnConflict, Options, Priority
+from fencepost.job import Backoff, BackoffSpec, Hold, OnConflict, OnMiss, Options, Priority
 from fencepost.store.tables import KIND_CHARS, QUEUE_CHARS
 from fencepost.timing import instant_micros, micros, seconds
 
@@ -32,6 +32,9 @@ class Asked(TypedDict, total=False):
     priority: Priority | Literal["critical", "high", "normal", "low"]
     delay: float | timedelta | None
     run_at: datetime | None
+    start_at: datetime | None
+    tolerance: float | timedelta
+    on_miss: OnMiss | Literal["run_late", "skip", "fail"]
     deadline: datetime | None
     duration_hint: float | timedelta
     timeout: float | timedelta | None
@@ -66,6 +69,12 @@ def build_options(base: Options, **asked: Unpack[Asked]) -> Options:
                 changes |= {"delay": None if value is None else micros(value, name), "run_at": None}  # type: ignore[arg-type]
             case "run_at":
                 changes |= {"run_at": None if value is None else instant_micros(value, name), "delay": None}  # type: ignore[arg-type]
+            case "start_at":
+                changes["start_at"] = None if value is None else instant_micros(value, name)  # type: ignore[arg-type]
+            case "tolerance":
+                changes["tolerance"] = micros(value, name)  # type: ignore[arg-type]
+            case "on_miss":
+                changes["on_miss"] = _word(OnMiss, value, name)
             case "deadline":
                 changes["deadline"] = None if value is None else instant_micros(value, name)  # type: ignore[arg-type]
             case "duration_hint":
@@ -89,7 +98,12 @@ def build_options(base: Options, **asked: Unpack[Asked]) -> Options:
                 raise ConfigurationError(f"There is no option {name!r}. There are: {known}")
     if asked.get("delay") is not None and asked.get("run_at") is not None:
         raise ConfigurationError("delay and run_at both say when: give one of them")
-    return replace(base, **changes)
+    built = replace(base, **changes)
+    if built.start_at is not None and (built.delay is not None or built.run_at is not None):
+        raise ConfigurationError("start_at says when, exactly: it goes with neither delay nor run_at")
+    if built.start_at is None and ("tolerance" in asked or "on_miss" in asked):
+        raise ConfigurationError("tolerance and on_miss say what a late start means: give them with start_at")
+    return built
 
 
 def check_name(value: object, what: str, most: int = KIND_CHARS) -> str:

@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-from fencepost.job import Micros, Options
+from fencepost.job import Micros, OnMiss, Options
 
 __all__ = [
     "DEFAULT_GRACE_SECONDS",
@@ -95,6 +95,8 @@ class NewSchedule:
         overlap: what becomes of an occurrence that is due while others of its key run.
         permit_key: the key, which schedules may share; None: the schedule's own.
         slots: how many may run at once.
+
+    With a tolerance among its options its occurrences have fixed starts, and are made a little ahead of them.
     """
 
     name: str
@@ -113,6 +115,11 @@ class NewSchedule:
     overlap: Overlap = Overlap.ALLOW
     permit_key: str | None = None
     slots: int = 1
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether its occurrences have fixed starts."""
+        return self.options.tolerance is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +146,9 @@ class Schedule:
     overlap: Overlap | str
     permit_key: str | None
     slots: int
+    tolerance: float | None
+    """Seconds by which a start may be late; None: starts are not fixed, but come as soon as they can."""
+    on_miss: OnMiss | str | None
     until: datetime | None
     max_runs: int | None
     runs: int

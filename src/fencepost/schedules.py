@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import logging
 from collections.abc import Collection
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -12,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from fencepost.errors import ConfigurationError, ScheduleNotFound
 from fencepost.handle import JobHandle
-from fencepost.job import Job, State, Trigger
+from fencepost.job import Job, OnMiss, Options, State, Trigger
 from fencepost.options import Asked, build_options, check_name
 from fencepost.planning.cron import checked, fires_after, next_fire
 from fencepost.registry import Handler, module_of
@@ -45,7 +46,7 @@ _NAME_CHARS = 200
 _MOST_CAUGHT_UP = 10_000
 _MOST_SLOTS = 1000
 _KEY_CHARS = 512
-_PER_JOB = frozenset({"key", "hold", "on_conflict", "delay", "run_at", "deadline"})
+_PER_JOB = frozenset({"key", "hold", "on_conflict", "delay", "run_at", "start_at", "tolerance", "on_miss", "deadline"})
 
 
 class AskedSchedule(TypedDict, total=False):
@@ -67,6 +68,8 @@ class AskedSchedule(TypedDict, total=False):
     overlap: Overlap | str
     key: str | None
     slots: int
+    tolerance: float | timedelta | None
+    on_miss: OnMiss | str
 
 
 def build_timing(
@@ -131,7 +134,7 @@ def build_schedule(
         name=check_name(name, "a schedule's name", _NAME_CHARS),
         kind=handler.kind,
         arguments=handler.arguments.encode((), dict(asked.get("arguments") or {})),
-        options=build_options(handler.options, **options),
+        options=_with_starts(build_options(handler.options, **options), asked),
         timing=build_timing(
             cron, asked.get("every"), asked.get("at"), asked.get("anchor"), asked.get("timezone", "UTC")
         ),
@@ -147,6 +150,19 @@ def build_schedule(
         permit_key=None if key is None else check_name(key, "key", _KEY_CHARS),
         slots=slots,
     )
+
+
+def _with_starts(options: Options, asked: AskedSchedule) -> Options:
+    tolerance = asked.get("tolerance")
+    if tolerance is None:
+        if "on_miss" in asked:
+            raise ConfigurationError("on_miss says what becomes of a start beyond the tolerance: give a tolerance= too")
+        return options
+    try:
+        on_miss = OnMiss(asked.get("on_miss", OnMiss.RUN_LATE))
+    except ValueError:
+        raise ConfigurationError(f"on_miss is one of {', '.join(OnMiss)}; not {asked.get('on_miss')!r}") from None
+    return replace(options, tolerance=micros(tolerance, "tolerance"), on_miss=on_miss)
 
 
 class Schedules:
@@ -212,8 +228,11 @@ class Schedules:
         """
         handler = self._app._handler(job)
         new = build_schedule(name, handler, cron, None, **asked)
-        if next_fire(new.timing, self._store.now()) is None:
+        upcoming = next_fire(new.timing, self._store.now())
+        if upcoming is None:
             raise ConfigurationError(f"The schedule {name!r} would never fire: its only instant has passed")
+        if new.until is not None and upcoming > new.until:
+            raise ConfigurationError(f"The schedule {name!r} would never fire: its first instant comes after until=")
         if self._store.save_schedule(new) is Saved.OUTRANKED:
             raise ConfigurationError(
                 f"The schedule {name!r} stands in version {self.get(name).version}, higher than {new.version}: "

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from sqlalchemy import URL, create_engine, exc, text
 
+from tests import databases
 from tests.waiting import until
 
-__all__ = ["PrivateServer", "private_server"]
+__all__ = ["PgBouncer", "PrivateServer", "private_pgbouncer", "private_server"]
+
+Server = TypeVar("Server", bound="PrivateServer")
 
 
 class PrivateServer(ABC):
@@ -44,7 +48,8 @@ class PrivateServer(ABC):
         """A database on it."""
 
     @abstractmethod
-    def _install_command(self) -> list[str]: ...
+    def install(self) -> None:
+        """Put into the folder what the server needs before its first start."""
 
     @abstractmethod
     def _server_command(self) -> list[str]: ...
@@ -52,11 +57,13 @@ class PrivateServer(ABC):
     @abstractmethod
     def _stop_signal(self) -> signal.Signals: ...
 
-    def install(self) -> None:
-        """Make the data directory."""
-        subprocess.run(
-            self._install_command(), check=True, capture_output=True, timeout=60, cwd=self.folder, **self._identity
-        )
+    def _run(self, command: list[str]) -> None:
+        subprocess.run(command, check=True, capture_output=True, timeout=60, cwd=self.folder, **self._identity)
+
+    @property
+    def said(self) -> str:
+        """Its log."""
+        return (self.folder / "server.log").read_text()
 
     def start(self) -> None:
         """Start it and wait until it answers."""
@@ -95,6 +102,72 @@ class PrivateServer(ABC):
             engine.dispose()
 
 
+class PgBouncer(PrivateServer):
+    """pgbouncer in transaction mode, with few connections to the server that a test's database is on.
+
+    Args:
+        folder: its own.
+        database: the database that stands behind it.
+    """
+
+    account = "postgres"
+    pool_size = 5
+
+    def __init__(self, folder: Path, database: URL) -> None:
+        super().__init__(folder)
+        self._database = database
+        program = databases.pgbouncer()
+        assert program is not None, "pgbouncer is not installed"
+        self._program = str(program)
+
+    @property
+    def url(self) -> URL:
+        """The same database, through the pooler. It takes any name and logs in on the server by itself."""
+        return self._database.set(host="127.0.0.1", port=self.port, password=None)
+
+    def install(self) -> None:
+        """Write the configuration."""
+        behind = {
+            "host": self._database.host or "127.0.0.1",
+            "port": self._database.port or 5432,
+            "user": self._database.username,
+            "password": self._database.password,
+        }
+        given = {name: str(value).replace("'", "''") for name, value in behind.items() if value is not None}
+        settings = {
+            "listen_addr": "127.0.0.1",
+            "listen_port": self.port,
+            "unix_socket_dir": "",
+            "auth_type": "any",
+            "pool_mode": "transaction",
+            "default_pool_size": self.pool_size,
+            "max_client_conn": 500,
+        }
+        if self._version() >= (1, 21):  # older ones have no such setting, and never keep prepared statements
+            settings["max_prepared_statements"] = 0
+        lines = [
+            "[databases]",
+            "* = " + " ".join(f"{name}='{value}'" for name, value in given.items()),
+            "[pgbouncer]",
+            *(f"{name} = {value}" for name, value in settings.items()),
+        ]
+        (self.folder / "pgbouncer.ini").write_text("\n".join(lines) + "\n")
+
+    def _version(self) -> tuple[int, ...]:
+        said = subprocess.run(
+            [self._program, "--version"], check=True, capture_output=True, text=True, timeout=10
+        ).stdout
+        found = re.search(r"PgBouncer (\d+)\.(\d+)", said)
+        assert found is not None, said
+        return int(found[1]), int(found[2])
+
+    def _server_command(self) -> list[str]:
+        return [self._program, str(self.folder / "pgbouncer.ini")]
+
+    def _stop_signal(self) -> signal.Signals:
+        return signal.SIGINT  # it waits for open transactions
+
+
 class PrivatePostgres(PrivateServer):
     """PostgreSQL."""
 
@@ -107,10 +180,11 @@ class PrivatePostgres(PrivateServer):
             "postgresql+psycopg", username="postgres", host="127.0.0.1", port=self.port, database="postgres"
         )
 
-    def _install_command(self) -> list[str]:
+    def install(self) -> None:
+        """Make the data directory."""
         initdb = str(_postgres_bin() / "initdb")
         options = ["--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync"]
-        return [initdb, *options, "--pgdata", str(self.folder / "data")]
+        self._run([initdb, *options, "--pgdata", str(self.folder / "data")])
 
     def _server_command(self) -> list[str]:
         server = str(_postgres_bin() / "postgres")
@@ -132,15 +206,12 @@ class PrivateMariaDB(PrivateServer):
 
     def install(self) -> None:
         """Make the data directory and a database in it."""
-        super().install()
+        options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
+        self._run(["mariadb-install-db", "--no-defaults", *options, f"--datadir={self.folder / 'data'}"])
         database = self.folder / "data" / "jobs"
         database.mkdir()
         if self._identity:
             os.chown(database, self._identity["user"], self._identity["group"])
-
-    def _install_command(self) -> list[str]:
-        options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
-        return ["mariadb-install-db", "--no-defaults", *options, f"--datadir={self.folder / 'data'}"]
 
     def _server_command(self) -> list[str]:
         server = shutil.which("mariadbd") or "/usr/sbin/mariadbd"
@@ -191,11 +262,26 @@ def private_server(name: str) -> Iterator[PrivateServer | str]:
     if missing is not None:
         yield missing
         return
+    with _running(PrivatePostgres if name == "postgresql" else PrivateMariaDB, name) as server:
+        yield server
+
+
+@contextmanager
+def private_pgbouncer(database: URL) -> Iterator[PgBouncer | str]:
+    """A running pgbouncer in front of a PostgreSQL database; or why there is none."""
+    if databases.pgbouncer() is None:
+        yield "pgbouncer is not installed"
+        return
+    with _running(lambda folder: PgBouncer(folder, database), "pgbouncer") as server:
+        yield server
+
+
+@contextmanager
+def _running(make: Callable[[Path], Server], name: str) -> Iterator[Server | str]:
     folder = Path(tempfile.mkdtemp(prefix="fencepost-"))
     try:
-        kind = PrivatePostgres if name == "postgresql" else PrivateMariaDB
         try:
-            server = kind(folder)
+            server = make(folder)
             server.install()
         except (KeyError, OSError, subprocess.SubprocessError) as error:
             yield f"{name} cannot be set up here: {error}"

@@ -21,6 +21,7 @@ from tests.jobs import (
     SECOND,
     at_once,
     claim_one,
+    claimed_ids,
     clear,
     new,
     other_stores,
@@ -35,11 +36,6 @@ from tests.jobs import (
 few_examples = settings(
     max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
-
-
-def claimed_ids(store: Store, limit: int = 100, **asked: Any) -> list[str]:
-    asked.setdefault("kinds", ["k"])
-    return [claim.id for claim in store.claim("me", limit=limit, **asked)]
 
 
 def test_each_ready_job_is_claimed_by_exactly_one_of_many_workers(store: Store) -> None:
@@ -363,6 +359,15 @@ def test_arguments_that_are_no_json_are_claimed_and_shown_as_they_stand(store: S
     job = store.get(job_id)
     assert job is not None
     assert job.arguments == "{broken"
+
+
+def test_a_row_with_bytes_for_text_is_claimed_with_its_neighbours(store: Store) -> None:
+    """L6: SQLite stores any value in any column; a batch is read as JSON, which carries no bytes."""
+    if store.database.dialect.name != "sqlite":
+        pytest.skip("the other databases refuse it")
+    bad, good = put(store).id, put(store).id
+    overwrite(store, bad, arguments=b"\xff\x00")
+    assert claimed_ids(store) == [bad, good]
 
 
 def test_words_of_a_newer_version_are_shown_and_an_unknown_state_is_refused(store: Store) -> None:

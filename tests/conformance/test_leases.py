@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 
 import pytest
 
@@ -58,7 +57,7 @@ def test_a_heartbeat_with_a_lease_that_passed_on_renews_nothing(store: Store) ->
     assert successor.id == old_token.id
     assert store.complete(settled)
     before = [row(store, claim.id) for claim in (old_token, foreign, settled)]
-    stranger = replace(foreign.lease, owner="you")
+    stranger = foreign.lease._replace(owner="you")
     beat = store.heartbeat("me", [old_token.lease, stranger, settled.lease, kept.lease], lease=99)
     assert beat.renewed == {kept.id}
     assert [row(store, claim.id) for claim in (old_token, foreign, settled)] == before

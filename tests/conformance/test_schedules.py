@@ -88,6 +88,24 @@ def seconds(*numbers: float) -> list[datetime]:
     return [START + timedelta(seconds=number) for number in numbers]
 
 
+def lose_one_commit(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Report the store's next commit as lost, after it happened. The list is empty until that was done."""
+    real = store.database.transaction
+    lost: list[bool] = []
+
+    @contextmanager
+    def transaction() -> Iterator[Connection]:
+        with real() as conn:
+            yield conn
+        if not lost:
+            lost.append(True)
+            raise exc.OperationalError("COMMIT", None, Exception("gone away"), connection_invalidated=True)
+
+    monkeypatch.setattr(store.database, "transaction", transaction)
+    monkeypatch.setattr(type(store.database.dialect), "classify", lambda *_: Fault.TRANSIENT)
+    return lost
+
+
 class Program:
     """A program on the database: an app, one job, and the schedules that its code declares."""
 
@@ -522,7 +540,7 @@ def test_a_database_out_of_reach_is_an_error_and_never_nothing_due(
         if database_name != "sqlite":  # there, readers wait for no writer
             asks += [
                 unreachable.materialise_due,
-                unreachable.next_fire_at,
+                unreachable.next_plan_at,
                 unreachable.list_schedules,
                 lambda: housekeep(unreachable, reclaims=True),
                 lambda: seconds_until_next(unreachable),
@@ -614,19 +632,7 @@ def test_a_trigger_whose_commit_was_reported_as_lost_makes_one_occurrence(
 ) -> None:
     """S10, L3."""
     store.save_schedule(definition("s", Every(60 * SECOND)))
-    real = store.database.transaction
-    lost: list[bool] = []
-
-    @contextmanager
-    def transaction() -> Iterator[Connection]:
-        with real() as conn:
-            yield conn
-        if not lost:
-            lost.append(True)
-            raise exc.OperationalError("COMMIT", None, Exception("gone away"), connection_invalidated=True)
-
-    monkeypatch.setattr(store.database, "transaction", transaction)
-    monkeypatch.setattr(type(store.database.dialect), "classify", lambda *_: Fault.TRANSIENT)
+    lost = lose_one_commit(store, monkeypatch)
     result = store.trigger_schedule("s")
 
     assert lost
@@ -945,7 +951,7 @@ def test_a_schedule_that_cannot_be_decoded_stays_is_not_planned_and_is_reported(
     assert shown.error is not None
     assert "cannot be decoded" in shown.error
     assert store.recheck_schedules() == ["bad"]
-    assert store.next_fire_at() == stored(store, "good")["next_fire_at"]
+    assert store.next_plan_at() == stored(store, "good")["next_fire_at"]
 
     # A version that can decode it plans it again, from where it stood.
     overwrite(store, "bad", **{column: before[column] for column in damage})
@@ -1220,3 +1226,52 @@ def test_health_says_what_doctor_says(app: fencepost.App) -> None:
     assert {finding.check for finding in health.findings if finding.level == "problem"} >= {"planner"}
     app.schedules.delete("s")
     assert app.health().is_well
+
+
+def test_an_instant_that_has_its_occurrence_already_is_no_run_of_the_schedule(
+    program: Program, clock: VirtualClock
+) -> None:
+    """S1: a changed schedule plans its second anew, and must not end a run early for it."""
+    schedules_ = program.app.schedules
+    schedules_.upsert("s", program.report, every=1, max_runs=3)
+    clock.advance(1)
+    plan_all(program.app.store)
+    overwrite(program.app.store, "s", next_fire_at=clock.now(), plan_at=clock.now(), runs=0)
+    clock.advance(4)
+    plan_all(program.app.store)
+    assert [job.scheduled_for for job in schedules_.occurrences("s")] == seconds(4, 3, 2, 1)
+    assert (schedules_.get("s").runs, schedules_.get("s").next_fire_at) == (3, None)
+
+
+def test_what_was_missed_is_recorded_though_its_last_instant_has_an_occurrence(
+    program: Program, clock: VirtualClock
+) -> None:
+    """S5."""
+    schedules_ = program.app.schedules
+    schedules_.upsert("s", program.report, every=60, misfire="skip", grace=0)
+    clock.advance(130)
+    program.app.store.backfill_schedule("s", clock.now() - 11 * SECOND, clock.now())
+    plan_all(program.app.store)
+    missed = schedules_.occurrences("s", state="skipped")
+    assert [(job.reason, job.scheduled_for) for job in missed] == [
+        ("misfire", START + timedelta(seconds=120, microseconds=1))
+    ]
+
+
+def test_a_backfill_whose_commit_was_reported_as_lost_names_what_it_made(
+    store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S10, L3."""
+    store.save_schedule(definition("s", Every(60 * SECOND)))
+    lost = lose_one_commit(store, monkeypatch)
+    made = store.backfill_schedule("s", clock.now() - 180 * SECOND, clock.now())
+    assert lost
+    assert len(made) >= 3
+    assert made == sorted(row["id"] for row in rows(store))
+
+
+def test_a_schedule_that_ends_before_it_begins_is_refused(program: Program, clock: VirtualClock) -> None:
+    """Nothing is stored."""
+    with pytest.raises(fencepost.ConfigurationError, match="never fire: its first instant comes after until"):
+        program.app.schedules.upsert("s", program.report, every=3600, until=START + timedelta(seconds=1))
+    assert program.app.schedules.list() == []

@@ -93,11 +93,11 @@ def test_a_group_of_all_outcomes_is_written_each_as_it_says(store: Store, clock:
 
 
 def _wrong_token(_store: Store, claim: Claim) -> Claim:
-    return replace(claim, lease=replace(claim.lease, token=claim.lease.token - 1))
+    return replace(claim, lease=claim.lease._replace(token=claim.lease.token - 1))
 
 
 def _wrong_owner(_store: Store, claim: Claim) -> Claim:
-    return replace(claim, lease=replace(claim.lease, owner="somebody else"))
+    return replace(claim, lease=claim.lease._replace(owner="somebody else"))
 
 
 def _settled_already(store: Store, claim: Claim) -> Claim:
@@ -480,6 +480,6 @@ def test_progress_is_written_only_while_the_lease_holds(store: Store) -> None:
     assert store.snooze(claim, 0)
     later = claim_one(store)
     before = row(store, job_id)
-    reports: list[Any] = [(claim.lease, 0.9, "late"), (replace(later.lease, owner="x"), 0.9, "foreign")]
+    reports: list[Any] = [(claim.lease, 0.9, "late"), (later.lease._replace(owner="x"), 0.9, "foreign")]
     store.report_progress(reports)
     assert row(store, job_id) == before

@@ -19,31 +19,9 @@ from sqlalchemy.orm import Session
 import fencepost
 from fencepost.job import EnqueueResult, State
 from fencepost.store import Store
+from tests.conformance.business import business, stored_ids
 from tests.jobs import at_once, new, overwrite, rows
 from tests.waiting import until
-
-
-@pytest.fixture
-def note(app: fencepost.App) -> fencepost.JobFunction[..., None]:
-    """A kind of job, and beside it the application's own table."""
-    with app.store.transaction() as conn:
-        conn.execute(text("CREATE TABLE IF NOT EXISTS business (id INTEGER PRIMARY KEY)"))
-        conn.execute(text("DELETE FROM business"))
-
-    @app.job(kind="note")
-    def note(number: int) -> None: ...
-
-    return note
-
-
-def business(app: fencepost.App) -> list[int]:
-    return app.store.database.read(
-        lambda conn: list(conn.execute(text("SELECT id FROM business ORDER BY id")).scalars())
-    )
-
-
-def stored_ids(app: fencepost.App) -> list[str]:
-    return [found["id"] for found in rows(app.store)]
 
 
 @contextmanager

@@ -117,7 +117,7 @@ def test_a_burst_worker_does_its_own_housekeeping_whoever_leads(app: fencepost.A
     app.schedules.upsert("once", k, every=1, max_runs=1)
     handle = k.enqueue()
     assert app.store.claim("gone", kinds=["k"], lease=0)
-    until(lambda: (app.store.next_fire_at() or 0) <= app.store.now(), "its instant has come")
+    until(lambda: (app.store.next_plan_at() or 0) <= app.store.now(), "its instant has come")
     app.run_worker(burst=True)
     assert handle.job().state is State.SUCCEEDED
     assert [job.state for job in app.schedules.occurrences()] == [State.SUCCEEDED]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any, TypeAlias
 
@@ -142,6 +143,37 @@ def show(
         return
     assert now is not None
     fields((name, value) for name, value in described(job, now) if value)
+
+
+@jobs.command()
+def starts(
+    url: UrlOption = None,
+    app: AppOption = None,
+    within: Annotated[
+        float, typer.Option("--within", parser=duration, metavar="DURATION", help="Of what ended in this time.")
+    ] = 3600,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how many fixed starts were kept.
+
+    Of the jobs with a fixed start that ended lately, the newest 10,000 at most.
+
+    \b
+    Example:
+      fencepost jobs starts --within 1d --url sqlite:///jobs.db
+    """
+    with opened(url, app) as target:
+        figures = target.jobs.start_figures(within)
+    if as_json:
+        write_json(asdict(figures) | {"hit_rate": figures.hit_rate})
+        return
+    if figures.hit_rate is None:
+        line("No job with a fixed start ended in that time.")
+        return
+    line(
+        f"{figures.hit_rate:.1%} of fixed starts were kept: {figures.kept} kept, {figures.late} ran late, "
+        f"{figures.skipped} skipped, {figures.failed} failed."
+    )
 
 
 @jobs.command()
@@ -342,7 +374,8 @@ def described(job: Job, now: datetime) -> list[tuple[str, str]]:
         ("tags", ", ".join(job.tags)),
         ("labels", ", ".join(f"{name}={value}" for name, value in job.labels.items())),
         ("created", at(job.created_at)),
-        ("due", at(job.run_at)),
+        ("due", "" if job.start_at else at(job.run_at)),
+        ("starts", _start(job, now)),
         ("deadline", at(job.deadline)),
         ("started", at(job.started_at)),
         ("finished", at(job.finished_at)),
@@ -356,6 +389,14 @@ def described(job: Job, now: datetime) -> list[tuple[str, str]]:
         ("history", "".join(f"{_attempt(attempt, now)}\n" for attempt in job.history)),
         ("last error", f"{job.last_error}\n" if job.last_error else ""),
     ]
+
+
+def _start(job: Job, now: datetime) -> str:
+    if job.start_at is None:
+        return ""
+    return (
+        f"{iso(job.start_at)} ({since(job.start_at, now)}), {job.tolerance or 0:g} s later at most, else {job.on_miss}"
+    )
 
 
 def _attempt(attempt: Attempt, now: datetime) -> str:

@@ -15,7 +15,7 @@ from fencepost.cli.options import AppOption, JsonOption, UrlOption, duration, in
 from fencepost.cli.output import Column, count, fields, hint, iso, line, since, span, table, write_json
 from fencepost.cli.targets import opened
 from fencepost.errors import ConfigurationError
-from fencepost.job import Priority
+from fencepost.job import OnMiss, Priority
 from fencepost.schedule import Misfire, Overlap, Schedule
 from fencepost.store import ScheduleFigures
 from fencepost.store.rows import instant
@@ -201,6 +201,15 @@ def set_schedule(
         str | None, typer.Option("--key", metavar="KEY", help="Share permits with whatever names this key.")
     ] = None,
     slots: Annotated[int | None, typer.Option("--slots", metavar="N", help="How many may run at once.")] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            "--tolerance", parser=duration, metavar="DURATION", help="Fix the starts: how late one may be at most."
+        ),
+    ] = None,
+    on_miss: Annotated[
+        OnMiss | None, typer.Option("--on-miss", metavar="WORD", help=f"Of a missed fixed start: {', '.join(OnMiss)}.")
+    ] = None,
     until: Annotated[
         str | None, typer.Option("--until", metavar="INSTANT", help="It fires no more after this; ISO 8601.")
     ] = None,
@@ -237,6 +246,8 @@ def set_schedule(
         "overlap": overlap,
         "key": key,
         "slots": slots,
+        "tolerance": tolerance,
+        "on_miss": on_miss,
         "until": instant_of(until, "--until"),
         "max_runs": max_runs,
         "version": version,
@@ -485,6 +496,12 @@ def _at(value: datetime | None, now: datetime) -> str:
     return "" if value is None else f"{iso(value)} ({since(value, now)})"
 
 
+def _starts(schedule: Schedule) -> str:
+    if schedule.tolerance is None:
+        return ""
+    return f"fixed: {schedule.tolerance:g} s late at most, else {schedule.on_miss}"
+
+
 def _described(schedule: Schedule, figures: ScheduleFigures | None, now: datetime) -> list[tuple[str, str]]:
     paused = f"{_at(schedule.paused_at, now)}, {schedule.paused_reason}" if schedule.paused_at else ""
     most = "" if schedule.max_runs is None else f" of {schedule.max_runs}"
@@ -503,6 +520,7 @@ def _described(schedule: Schedule, figures: ScheduleFigures | None, now: datetim
         ("jitter", f"{schedule.jitter:g} s" if schedule.jitter else ""),
         ("overlap", str(schedule.overlap)),
         ("permits", permits),
+        ("starts", _starts(schedule)),
         ("until", _at(schedule.until, now)),
         ("runs", f"{schedule.runs}{most}"),
         ("version", str(schedule.version)),

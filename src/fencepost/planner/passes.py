@@ -125,7 +125,7 @@ def seconds_until_wake(store: Store) -> float:
 
 def seconds_until_next(store: Store) -> float:
     """How long a leader may sleep: until the next job or schedule is due, and never long."""
-    instants = [at for at in (store.next_wake(), store.next_fire_at()) if at is not None]
+    instants = [at for at in (store.next_wake(), store.next_plan_at()) if at is not None]
     if not instants:
         return LOOK_SECONDS
     return min(LOOK_SECONDS, max(0.0, (min(instants) - store.now()) / 1_000_000))

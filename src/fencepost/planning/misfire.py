@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import islice, takewhile
 
@@ -49,6 +50,8 @@ def plan_pass(
     grace: Micros,
     until: Micros | None = None,
     runs_left: int | None = None,
+    ahead: Micros = 0,
+    taken: Collection[Micros] = (),
 ) -> Plan:
     """Plan a schedule whose next unplanned instant is `cursor`.
 
@@ -64,17 +67,20 @@ def plan_pass(
         grace: microseconds.
         until: the last instant at which it may fire.
         runs_left: how many occurrences it may still make.
+        ahead: how many microseconds before its instant an occurrence is made.
+        taken: instants that have an occurrence already.
     """
-    if cursor > now or _is_over(cursor, until, runs_left):
+    planned_to = now + ahead
+    if cursor > planned_to or _is_over(cursor, until, runs_left):
         return Plan((), None, None if _is_over(cursor, until, runs_left) else cursor)
-    horizon = now if until is None else min(now, until)
+    horizon = planned_to if until is None else min(planned_to, until)
     late_from = now - grace
     last_missed = min(horizon, late_from - 1)
     in_grace = takewhile(lambda at: at <= horizon, fires_after(timing, max(cursor, late_from) - 1))
     late = [*islice(in_grace, MOST_AT_ONCE + 1)]
     wanted = {Misfire.SKIP: 0, Misfire.LATEST: 0 if late else 1, Misfire.CATCH_UP: max_catch_up}[misfire]
     chosen = last_between(timing, cursor, last_missed, wanted)
-    fires = [*chosen, *late]
+    fires = [at for at in (*chosen, *late) if at not in taken]
     most = MOST_AT_ONCE if runs_left is None else min(MOST_AT_ONCE, runs_left)
     missed = _missed(timing, cursor, last_missed, chosen)
     if len(fires) > most:

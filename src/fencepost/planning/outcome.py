@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
-from fencepost.job import BackoffSpec, Micros, Priority, Reason, State
+from fencepost.job import BackoffSpec, FixedStart, Micros, Priority, Reason, State
 from fencepost.planning.backoff import backoff_seconds
-from fencepost.planning.rank import rank, urgent_at
+from fencepost.planning.rank import early_at, fixed_start_rank, rank, urgent_at
 
 __all__ = [
     "MAX_ERROR_CHARS",
@@ -35,6 +35,7 @@ __all__ = [
     "Ended",
     "Outcome",
     "Verb",
+    "append_history",
     "bounded_error",
     "next_state",
     "waiting",
@@ -109,6 +110,8 @@ class Ended(Protocol):
     def reason(self) -> str | None: ...
     @property
     def history(self) -> str | None: ...
+    @property
+    def start(self) -> FixedStart | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +138,15 @@ def waiting(
     *,
     deadline: Micros | None = None,
     duration_hint: Micros = 0,
+    start_at: Micros | None = None,
 ) -> tuple[State, int | None, Micros | None]:
-    """The state, rank and `wake_at` of a job that waits from now on and is due at `due_at`."""
+    """The state, rank and `wake_at` of a job that waits from now on and is due at `due_at`.
+
+    With a fixed start it may be claimed a little before that.
+    """
+    if start_at is not None:
+        early = early_at(start_at)
+        return (State.SCHEDULED, None, early) if early > now else (State.READY, fixed_start_rank(start_at), None)
     if due_at > now:
         return State.SCHEDULED, None, due_at
     return State.READY, rank(priority, due_at), urgent_at(priority, deadline, duration_hint)
@@ -170,7 +180,7 @@ def next_state(
     verb, attempts = outcome.verb, ended.attempt
 
     def recorded(reason: Reason) -> str:
-        return _append_history(ended.history, attempts, now, reason, worker, outcome.error)
+        return append_history(ended.history, attempts, now, reason, worker, outcome.error)
 
     def final(state: State, reason: Reason) -> Change:
         return Change(state, reason, attempts, finished_at=now, last_error=outcome.error, history=recorded(reason))
@@ -181,6 +191,16 @@ def next_state(
         )
         return Change(**({"attempts": attempts} | columns), state=state, reason=reason, rank=new_rank, wake_at=wake_at)
 
+    def awaiting(start: FixedStart) -> Change:
+        # It has not begun, whatever became of its worker: the attempt was not spent, and the start stands.
+        if outcome.run_at is not None:  # a worker that can hold no more of them gives it back until then
+            state, new_rank, wake_at = waiting(ended.priority, outcome.run_at, now)
+        else:
+            state, new_rank, wake_at = waiting(ended.priority, start.at, now, start_at=start.at)
+        return Change(state, _known_reason(ended.reason), max(attempts - 1, 0), new_rank, wake_at)
+
+    if ended.start is not None and ended.start.at > now and verb in (Verb.RELEASE, Verb.RECLAIM):
+        return awaiting(ended.start)
     match verb:
         case Verb.COMPLETE:
             return Change(State.SUCCEEDED, None, attempts, finished_at=now, result=outcome.result)
@@ -224,9 +244,14 @@ def next_state(
             return due(at, None, attempts=0, run_at=at, clears_error=True)
 
 
-def _append_history(
+def _known_reason(reason: str | None) -> Reason | None:
+    return Reason(reason) if reason in list(Reason) else None
+
+
+def append_history(
     history: str | None, attempt: int, at: Micros, reason: Reason, worker: str, error: str | None
 ) -> str:
+    """The history with one more entry, as JSON text; the oldest go beyond `MAX_HISTORY`."""
     entries = json.loads(history) if history else []
     last_line = error.strip().rsplit("\n", 1)[-1][:MAX_HISTORY_ERROR_CHARS] if error else None
     entries.append({"attempt": attempt, "at": at, "reason": reason, "worker": worker, "error": last_line})

@@ -10,10 +10,19 @@ from __future__ import annotations
 
 from fencepost.job import Micros, Priority
 
-__all__ = ["LOW_PRIORITY_AGING", "URGENCY_WINDOW", "rank", "urgent_at", "urgent_rank"]
+__all__ = [
+    "EARLY_CLAIM",
+    "LOW_PRIORITY_AGING",
+    "URGENCY_WINDOW",
+    "early_at",
+    "fixed_start_rank",
+    "rank",
+    "urgent_at",
+    "urgent_rank",
+]
 
 _TIER = 2**60  # microseconds reach 2**60 only in the year 38505
-_URGENT_TIER = 2
+_FIXED_TIER, _URGENT_TIER = -1, 2
 _TIERS = {Priority.CRITICAL: 0, Priority.HIGH: 1, Priority.NORMAL: 3, Priority.LOW: 3}
 
 LOW_PRIORITY_AGING: Micros = 5 * 60 * 1_000_000
@@ -21,6 +30,10 @@ LOW_PRIORITY_AGING: Micros = 5 * 60 * 1_000_000
 
 URGENCY_WINDOW: Micros = 60 * 1_000_000
 """How long before its latest start a normal or low job with a deadline becomes urgent."""
+
+
+EARLY_CLAIM: Micros = 1_000_000
+"""How long before its fixed start a job may be claimed: longer than a worker sleeps between two looks."""
 
 
 def rank(priority: Priority, arrival: Micros, *, aging: Micros = LOW_PRIORITY_AGING) -> int:
@@ -44,3 +57,13 @@ def urgent_at(
 def urgent_rank(deadline: Micros, duration_hint: Micros) -> int:
     """The rank in the urgent tier: earliest latest-start first."""
     return _URGENT_TIER * _TIER + max(0, deadline - duration_hint)
+
+
+def early_at(start_at: Micros) -> Micros:
+    """From when on a job with a fixed start may be claimed, and its start awaited in the worker."""
+    return max(0, start_at - EARLY_CLAIM)
+
+
+def fixed_start_rank(start_at: Micros) -> int:
+    """The rank of a job with a fixed start, whatever its priority: a start is kept only by who is claimed in time."""
+    return _FIXED_TIER * _TIER + max(0, start_at)

@@ -18,6 +18,7 @@ from fencepost.codec import ResultCodec
 from fencepost.errors import ConfigurationError
 from fencepost.ids import new_id
 from fencepost.job import DEFAULT_LEASE_SECONDS, Claim, EnqueueResult, Job, Lease, Micros, NewJob, Reason
+from fencepost.planning.fixed_start import StartFigures
 from fencepost.planning.outcome import Outcome, Verb
 from fencepost.planning.retention import Final, Rules
 from fencepost.schedule import NewSchedule, Schedule
@@ -33,6 +34,7 @@ from fencepost.store.listing import QueueCounts
 from fencepost.store.permits import waiting_keys
 from fencepost.store.promote import is_due, next_wake, promote_due
 from fencepost.store.settle import settle
+from fencepost.store.starts import start_figures
 from fencepost.store.workers import Worker
 from fencepost.timing import micros
 
@@ -445,7 +447,8 @@ class Store:
 
     def backfill_schedule(self, name: str, first: Micros, last: Micros) -> list[str]:
         """Make the occurrences of a past range; see `fencepost.store.schedules.backfill`."""
-        return self._write(lambda conn: schedules.backfill(self.database, conn, name, first, last))
+        ids: dict[Micros, str] = {}
+        return self._write(lambda conn: schedules.backfill(self.database, conn, name, first, last, ids))
 
     def materialise_due(self, *, batch: int = _SCHEDULE_BATCH) -> int:
         """Plan the schedules whose cursor has come, one transaction a schedule.
@@ -458,13 +461,17 @@ class Store:
             self._write(lambda conn, row=row: schedules.materialise(self.database, conn, row))  # type: ignore[misc]
         return len(due)
 
-    def next_fire_at(self) -> Micros | None:
+    def next_plan_at(self) -> Micros | None:
         """The earliest instant at which a schedule is to be planned, or None."""
-        return self._read(schedules.next_fire_at)
+        return self._read(schedules.next_plan_at)
 
     def schedule_figures(self, name: str | None = None) -> list[ScheduleFigures]:
         """How the occurrences of all schedules stand, by name, or of one; in one read."""
         return self._read(lambda conn: schedule_figures(conn, self.database.now(conn), name))
+
+    def start_figures(self, since: Micros) -> StartFigures:
+        """What became of the fixed starts of jobs that ended since then."""
+        return self._read(lambda conn: start_figures(conn, since))
 
     def previous_success(self, name: str, before: Micros) -> Micros | None:
         """The newest instant before `before` whose occurrence succeeded, or None."""

@@ -39,7 +39,8 @@ from sqlalchemy.engine import Connection
 
 from fencepost.errors import StoreUnavailable
 from fencepost.job import Claim, Hold, Micros, Reason, State
-from fencepost.planning.outcome import Outcome, Verb
+from fencepost.planning.fixed_start import is_kept, outcome_of_miss, start_note
+from fencepost.planning.outcome import Outcome, Verb, append_history
 from fencepost.store.admission import admit
 from fencepost.store.database import Database
 from fencepost.store.dialects.base import compiled_sql, driver_rows
@@ -52,6 +53,8 @@ __all__ = ["claim", "ready_lines"]
 _MOST_LINES_AT_ONCE = 100  # SQLite takes at most 500 terms in a compound SELECT
 
 _TOKEN = CLAIM_COLUMNS.index("lease_token")
+_OPTIONS = CLAIM_COLUMNS.index("options")
+_HISTORY = CLAIM_COLUMNS.index("history")
 _PERMIT_KEY = CLAIM_COLUMNS.index("permit_key")
 
 
@@ -114,6 +117,13 @@ def _marking(now: Any, owner: Any, lease_until: Any) -> dict[str, Any]:
     }
 
 
+# In the transaction of the mark, which locks the row.
+_NOTE_START = (
+    update(jobs)
+    .where(jobs.c.id == bindparam("_id"))
+    .values(started_at=bindparam("_started_at", type_=BigInteger), history=bindparam("_history", type_=Text))
+)
+
 _MARK_NAMES = ("_id", "_lease_token", "_started_at", "_lease_owner", "_lease_until")
 """`_lease_token` is the token of the lease that the mark begins."""
 
@@ -163,8 +173,10 @@ def claim(
 ) -> list[Claim]:
     """Claim up to `limit` ready jobs of `kinds`, in rank order, for `lease` microseconds.
 
-    A job whose deadline has passed is retired on the spot (skipped, `expired`), and a row that cannot be decoded
-    is quarantined (failed, `undecodable`): neither is returned, and neither is read again at the next claim.
+    A job whose deadline has passed is retired on the spot (skipped, `expired`), one whose fixed start was missed as
+    its `on_miss` says, and a row that cannot be decoded is quarantined (failed, `undecodable`): none of them is
+    returned, and none is read again at the next claim. A job with a fixed start may be returned up to a second before
+    it: who claims it is to wait for `claim.start.at`.
 
     Args:
         database: where.
@@ -225,7 +237,7 @@ def _claim_batch(
         for line, quota in _quotas(conn, lines, limit):
             rows += _take(database, conn, line, quota, owner, now, now + lease)
         rows.sort(key=itemgetter(0, 1))
-        return _admitted(database, conn, rows, owner, now)
+        return _with_starts_noted(conn, _admitted(database, conn, rows, owner, now), owner)
 
     return database.write(work)
 
@@ -247,6 +259,30 @@ def _admitted(database: Database, conn: Connection, rows: list[Sequence[Any]], o
     tokens = admit(database, conn, constrained, now)
     refused = {claimed.id for _, claimed in constrained} - tokens.keys()
     return _Batch(now, [row for row in rows if row[1] not in refused], tokens, len(refused))
+
+
+def _with_starts_noted(conn: Connection, batch: _Batch, owner: str) -> _Batch:
+    """The batch; of jobs with fixed starts, the row tells when they start, or by how much that was missed."""
+    rows = list(batch.rows)
+    for place, row in enumerate(rows):
+        if row[_OPTIONS + 1] is None or '"start"' not in row[_OPTIONS + 1]:
+            continue
+        try:
+            claimed = claim_from_row(row[1:], owner, batch.now)
+        except UNREADABLE:
+            continue  # quarantined with all others that cannot be decoded
+        start, history = claimed.start, claimed.history
+        if start is None or claimed.reason is not None or outcome_of_miss(claimed, batch.now) is not None:
+            continue
+        if not is_kept(start, batch.now):
+            note = start_note(start, batch.now)
+            history = append_history(history, claimed.attempt, batch.now, Reason.MISSED_START, owner, note)
+            rows[place] = (*row[: _HISTORY + 1], history, *row[_HISTORY + 2 :])
+        elif start.at <= batch.now:
+            continue
+        started_at = max(start.at, batch.now)
+        conn.execute(_NOTE_START, {"_id": claimed.id, "_started_at": started_at, "_history": history})
+    return batch._replace(rows=rows)
 
 
 def ready_lines(
@@ -369,8 +405,11 @@ def _sorted_out(batch: _Batch, owner: str) -> tuple[list[Claim], list[tuple[Clai
         except UNREADABLE as error:
             retired.append(undecodable(row[1:], owner, now, error))
             continue
+        missed = None if claimed.start is None else outcome_of_miss(claimed, now)
         if claimed.deadline is not None and claimed.deadline <= now:
             retired.append((claimed, Outcome(Verb.SKIP, reason=Reason.EXPIRED)))
+        elif missed is not None:
+            retired.append((claimed, missed))
         else:
             claimed.fencing_token = batch.fencing_tokens.get(claimed.id)
             runnable.append(claimed)

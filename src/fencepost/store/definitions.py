@@ -7,14 +7,14 @@ from dataclasses import asdict
 from typing import Any
 
 from fencepost.errors import ConfigurationError
-from fencepost.job import Backoff, Micros, Options, Priority
+from fencepost.job import Backoff, Micros, OnMiss, Options, Priority
 from fencepost.planning.cron import checked
 from fencepost.schedule import Cron, Every, Misfire, NewSchedule, Once, Overlap, Schedule, Timing
 from fencepost.store.rows import instant
 
 __all__ = ["definition_columns", "schedule_from_row", "shown_schedule"]
 
-_KEPT_ELSEWHERE = ("queue", "delay", "run_at", "deadline", "key", "hold", "on_conflict", "concurrency")
+_KEPT_ELSEWHERE = ("queue", "delay", "run_at", "start_at", "deadline", "key", "hold", "on_conflict", "concurrency")
 """Options that belong to one job and not to a schedule, or that have columns of their own."""
 
 
@@ -99,6 +99,8 @@ def _encode_options(options: Options) -> str:
     kept = asdict(options)
     for elsewhere in _KEPT_ELSEWHERE:
         del kept[elsewhere]
+    if options.tolerance is None:  # so that definitions from before there were fixed starts are still the same
+        del kept["tolerance"], kept["on_miss"]
     return json.dumps(kept, ensure_ascii=False, sort_keys=True)
 
 
@@ -110,7 +112,11 @@ def _decode_options(text: str | None, queue: str) -> Options:
         stored["priority"] = Priority(stored["priority"])
     if "tags" in stored:
         stored["tags"] = tuple(stored["tags"])
+    if "on_miss" in stored:
+        stored["on_miss"] = OnMiss(stored["on_miss"])
     options = Options(queue=queue, **stored)
+    if options.tolerance is not None:
+        _whole(options.tolerance)
     _whole(options.max_attempts)
     _whole(options.duration_hint)
     return options
@@ -120,6 +126,8 @@ def shown_schedule(row: Any) -> Schedule:
     """A schedule for people: what this version cannot decode is shown as far as it goes."""
     error = row.error
     timing: Timing | None = None
+    tolerance: Micros | None = None
+    on_miss: OnMiss | None = None
     try:
         timing = _decode_timing(row.timing)
         arguments = json.loads(row.arguments)
@@ -128,9 +136,11 @@ def shown_schedule(row: Any) -> Schedule:
         error = error or f"{type(problem).__name__}: {problem}"
     if error is None:
         try:
-            schedule_from_row(row)
+            options = schedule_from_row(row).options
         except ConfigurationError as problem:  # no planner has come across it yet
             error = str(problem)
+        else:
+            tolerance, on_miss = options.tolerance, None if options.tolerance is None else options.on_miss
     created_at, updated_at = instant(row.created_at), instant(row.updated_at)
     assert created_at is not None
     assert updated_at is not None
@@ -151,6 +161,8 @@ def shown_schedule(row: Any) -> Schedule:
         overlap=row.overlap,
         permit_key=row.permit_key,
         slots=row.permit_slots,
+        tolerance=None if tolerance is None else tolerance / 1_000_000,
+        on_miss=on_miss,
         until=instant(row.until),
         max_runs=row.max_runs,
         runs=row.runs,

@@ -163,12 +163,19 @@ def _row(job: NewJob, template: _Template, place: int) -> tuple[Any, ...]:
 def _template(job: NewJob, now: Micros) -> _Template:
     kind, options = job.kind, job.options
     due_at = now
-    if options.run_at is not None:
+    if options.start_at is not None:
+        due_at = options.start_at
+    elif options.run_at is not None:
         due_at = max(now, options.run_at)
     elif options.delay is not None:
         due_at = now + max(options.delay, 0)
     state, rank, wake_at = waiting(
-        options.priority, due_at, now, deadline=options.deadline, duration_hint=options.duration_hint
+        options.priority,
+        due_at,
+        now,
+        deadline=options.deadline,
+        duration_hint=options.duration_hint,
+        start_at=options.start_at,
     )
     live_key = None if options.key is None else live_key_of(kind, options.key)
     optional = {
@@ -228,4 +235,7 @@ def _encode_rare(options: Options) -> str | None:
         rare["duration_hint"] = options.duration_hint
     if not options.keep_result:
         rare["keep_result"] = False
+    start = options.fixed_start
+    if start is not None:
+        rare["start"] = {"at": start.at, "tolerance": start.tolerance, "on_miss": start.on_miss.value}
     return json.dumps(rare) if rare else None

@@ -13,7 +13,7 @@ from fencepost.job import Micros, Priority, Reason, State
 from fencepost.planning.outcome import waiting
 from fencepost.planning.rank import urgent_rank
 from fencepost.store.database import Database
-from fencepost.store.rows import UNREADABLE
+from fencepost.store.rows import UNREADABLE, fixed_start
 from fencepost.store.tables import jobs, line_of, words
 
 __all__ = ["is_due", "next_wake", "promote_due"]
@@ -96,12 +96,19 @@ def _move(row: Any, now: Micros) -> tuple[Any, ...]:
     line = line_of(row.queue, row.kind)
     moved: tuple[Any, ...]
     try:
-        hint = 0 if row.options is None else int(json.loads(row.options).get("duration_hint", 0))
+        rare = {} if row.options is None else json.loads(row.options)
+        hint = int(rare.get("duration_hint", 0))
+        start = fixed_start(rare)
         if row.state == State.READY:  # only a job with a deadline is ready and has a wake_at
             moved = (State.READY.value, None, line, urgent_rank(row.deadline, hint), None, None, None)
         else:
             state, rank, wake_at = waiting(
-                Priority(row.priority), row.wake_at, now, deadline=row.deadline, duration_hint=hint
+                Priority(row.priority),
+                row.wake_at,
+                now,
+                deadline=row.deadline,
+                duration_hint=hint,
+                start_at=None if start is None or start.at < row.wake_at else start.at,  # or it waits for a retry
             )
             moved = (state.value, None, line, rank, wake_at, None, None)
     except UNREADABLE as error:

@@ -17,10 +17,12 @@ from fencepost.job import (
     BusyPolicy,
     Claim,
     Concurrency,
+    FixedStart,
     Hold,
     Job,
     Lease,
     Micros,
+    OnMiss,
     Priority,
     Reason,
     State,
@@ -28,7 +30,15 @@ from fencepost.job import (
 )
 from fencepost.store.tables import jobs
 
-__all__ = ["CLAIM_COLUMNS", "LISTING_COLUMNS", "UNREADABLE", "claim_from_row", "instant", "job_from_row"]
+__all__ = [
+    "CLAIM_COLUMNS",
+    "LISTING_COLUMNS",
+    "UNREADABLE",
+    "claim_from_row",
+    "fixed_start",
+    "instant",
+    "job_from_row",
+]
 
 CLAIM_COLUMNS = (
     *("id", "kind", "queue", "arguments", "attempts", "max_attempts", "lease_token", "priority"),
@@ -69,6 +79,7 @@ def claim_from_row(row: Any, owner: str, claimed_at: Micros) -> Claim:
     timeout: float | None = None
     backoff: BackoffSpec = _DEFAULT_BACKOFF
     duration_hint, keep_result = 0, True
+    start: FixedStart | None = None
     if options is not None:
         rare = json.loads(options)
         timeout = rare.get("timeout")
@@ -78,6 +89,7 @@ def claim_from_row(row: Any, owner: str, claimed_at: Micros) -> Claim:
             backoff = _backoff(rare["backoff"])
         if not (timeout is None or _is_number(timeout)) or not _is_number(duration_hint):
             raise ValueError(f"the options {options} hold no durations")
+        start = fixed_start(rare)
     if history is not None and not isinstance(json.loads(history), list):
         raise ValueError("the history is no list")
     return Claim(
@@ -105,7 +117,24 @@ def claim_from_row(row: Any, owner: str, claimed_at: Micros) -> Claim:
         reason,
         history,
         claimed_at,
+        None,
+        start,
     )
+
+
+def fixed_start(rare: dict[str, Any]) -> FixedStart | None:
+    """The fixed start among a row's rare options.
+
+    Raises:
+        One of UNREADABLE: this build cannot read it.
+    """
+    stored = rare.get("start")
+    if stored is None:
+        return None
+    at, tolerance = stored["at"], stored["tolerance"]
+    if not all(isinstance(each, int) and not isinstance(each, bool) for each in (at, tolerance)):
+        raise ValueError(f"the fixed start {stored} holds no instants")
+    return FixedStart(at, tolerance, OnMiss(stored["on_miss"]))
 
 
 def _backoff(stored: Any) -> BackoffSpec:
@@ -123,8 +152,12 @@ def _is_number(value: Any) -> bool:
 def job_from_row(row: Row[Any]) -> Job:
     """A job for people. What this build cannot read is shown as it stands, never a crash."""
     values = row._mapping
+    start = _json_as(dict, values["options"]).get("start")
+    start = start if isinstance(start, dict) else {}
     waits = values["state"] == State.SCHEDULED
     due = (values["wake_at"] if waits else values["run_at"]) or values["created_at"]
+    if waits:
+        due = max(due, _number(start.get("at")) or due)  # it wakes a little before
     progress = values["progress"]
     return Job(
         id=str(values["id"]),
@@ -142,6 +175,9 @@ def job_from_row(row: Row[Any]) -> Job:
         created_at=_EPOCH + timedelta(microseconds=values["created_at"]),
         started_at=instant(values["started_at"]),
         finished_at=instant(values["finished_at"]),
+        start_at=instant(_number(start.get("at"))),
+        tolerance=None if _number(start.get("tolerance")) is None else start["tolerance"] / 1_000_000,
+        on_miss=None if start.get("on_miss") is None else _word(OnMiss, start["on_miss"]),
         last_error=values["last_error"],
         result=_json(values.get("result")),
         progress=None if progress is None else progress / 10_000,
@@ -164,6 +200,10 @@ def _word(words: type[StrEnum], text: str) -> Any:
         return words(text)
     except ValueError:  # written by a newer version
         return text
+
+
+def _number(value: Any) -> Micros | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _json(text: str | None) -> Any:

@@ -1,20 +1,23 @@
 """Schedules: definitions with a durable cursor, and the occurrences that it makes.
 
-`next_fire_at` is the cursor: set only while the schedule is to be planned, so that the planner's question is one
-index range scan. It moves by compare-and-set, in the transaction that inserts the occurrences: whoever planned from an
-old cursor writes nothing at all (S2), and of any number of planners one makes each occurrence (S1).
+`next_fire_at` is the cursor, and `plan_at` the instant at which the planner is to move it: the same, or a little
+earlier where starts are fixed. Both are set only while the schedule is to be planned, so that the planner's question
+is one index range scan. The cursor moves by compare-and-set, in the transaction that inserts the occurrences:
+whoever planned from an old cursor writes nothing at all (S2), and of any number of planners one makes each occurrence
+(S1).
 """
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from enum import StrEnum
 from hashlib import blake2b
 from typing import Any
 
-from sqlalchemy import and_, bindparam, delete, func, null, select, update
+from sqlalchemy import BigInteger, and_, bindparam, delete, func, null, select, update
 from sqlalchemy.engine import Connection
 
 from fencepost.errors import ConfigurationError, ScheduleNotFound, StoreUnavailable
@@ -32,6 +35,7 @@ from fencepost.job import (
 )
 from fencepost.planning.cron import fires_after, jitter_of, next_fire
 from fencepost.planning.misfire import Missed, plan_pass
+from fencepost.planning.rank import EARLY_CLAIM
 from fencepost.schedule import NewSchedule, Overlap, Schedule
 from fencepost.store.database import Database
 from fencepost.store.definitions import definition_columns, schedule_from_row, shown_schedule
@@ -49,7 +53,7 @@ __all__ = [
     "get_schedule",
     "list_schedules",
     "materialise",
-    "next_fire_at",
+    "next_plan_at",
     "pause_by_operator",
     "pause_undeclared",
     "previous_success",
@@ -87,13 +91,11 @@ class Saved(StrEnum):
 # Served by the `next` index. One that could not be decoded stays where it is and is not planned (L6).
 _DUE = (
     select(schedules)
-    .where(schedules.c.next_fire_at <= bindparam("now"), schedules.c.error.is_(None))
-    .order_by(schedules.c.next_fire_at)
+    .where(schedules.c.plan_at <= bindparam("now"), schedules.c.error.is_(None))
+    .order_by(schedules.c.plan_at)
     .limit(bindparam("batch"))
 )
-_NEXT = select(func.min(schedules.c.next_fire_at)).where(
-    schedules.c.next_fire_at.is_not(None), schedules.c.error.is_(None)
-)
+_NEXT = select(func.min(schedules.c.plan_at)).where(schedules.c.plan_at.is_not(None), schedules.c.error.is_(None))
 _BY_NAME = select(schedules).where(schedules.c.name == bindparam("name"))
 
 # The compare-and-set. One row: the plan was made from what still stands. None: somebody planned it, changed it or
@@ -105,7 +107,11 @@ _MOVE_CURSOR = (
         schedules.c.next_fire_at == bindparam("_planned"),
         schedules.c.config_hash == bindparam("_hash"),
     )
-    .values(next_fire_at=bindparam("_cursor"), runs=schedules.c.runs + bindparam("_made"))
+    .values(
+        next_fire_at=bindparam("_cursor"),
+        plan_at=bindparam("_plan_at", type_=BigInteger),
+        runs=schedules.c.runs + bindparam("_made"),
+    )
 )
 
 
@@ -119,7 +125,7 @@ def save_schedule(database: Database, conn: Connection, new: NewSchedule) -> Sav
     definition = definition_columns(new)
     digest = blake2b(json.dumps(definition, sort_keys=True).encode(), digest_size=16).hexdigest()
     columns = definition | {"version": new.version, "config_hash": digest, "declared_in": new.declared_in}
-    fresh = {"next_fire_at": next_fire(new.timing, now), "paused_at": None, "paused_reason": None, "error": None}
+    fresh = _cursor_at(new, next_fire(new.timing, now)) | {"paused_at": None, "paused_reason": None, "error": None}
     for _ in range(_MOST_ROUNDS):
         found = conn.execute(_BY_NAME, {"name": new.name}).first()
         if found is None:
@@ -193,7 +199,7 @@ def pause_schedule(conn: Connection, name: str, now: Micros, by: PausedBy) -> bo
     paused = conn.execute(
         update(schedules)
         .where(schedules.c.name == name, schedules.c.paused_at.is_(None))
-        .values(paused_at=now, paused_reason=by.value, next_fire_at=null())
+        .values(paused_at=now, paused_reason=by.value, next_fire_at=null(), plan_at=null())
     )
     return paused.rowcount == 1
 
@@ -221,12 +227,13 @@ def resume_schedule(database: Database, conn: Connection, name: str) -> bool:
         found = _named(conn, name)
         if found.paused_at is None:
             return False
-        cursor = next_fire(schedule_from_row(found).timing, database.now(conn))
+        schedule = schedule_from_row(found)
+        cursor = _cursor_at(schedule, next_fire(schedule.timing, database.now(conn)))
         resumed = conn.execute(
             update(schedules)
             .where(schedules.c.name == name, schedules.c.config_hash == found.config_hash)
             .where(schedules.c.paused_at == found.paused_at)
-            .values(paused_at=null(), paused_reason=null(), next_fire_at=cursor)
+            .values(cursor | {"paused_at": None, "paused_reason": None})
         )
         if resumed.rowcount == 1:
             return True
@@ -266,8 +273,8 @@ def due_schedules(conn: Connection, now: Micros, *, batch: int) -> list[Any]:
     return list(conn.execute(_DUE, {"now": now, "batch": batch}))
 
 
-def next_fire_at(conn: Connection) -> Micros | None:
-    """The earliest cursor of all schedules that are planned."""
+def next_plan_at(conn: Connection) -> Micros | None:
+    """The earliest instant at which `materialise` will have something to do."""
     found = conn.execute(_NEXT).scalar()
     return None if found is None else int(found)
 
@@ -288,6 +295,10 @@ def materialise(database: Database, conn: Connection, row: Any) -> int:
             .values(error=str(error))
         )
         return 0
+    # Those are no runs of its own, and must not end it early.
+    taken: Collection[Micros] = ()
+    if schedule.max_runs is not None:
+        taken = _instants_between(conn, row.name, row.next_fire_at, now + _ahead(schedule))
     plan = plan_pass(
         schedule.timing,
         row.next_fire_at,
@@ -297,6 +308,8 @@ def materialise(database: Database, conn: Connection, row: Any) -> int:
         grace=schedule.grace,
         until=schedule.until,
         runs_left=None if schedule.max_runs is None else schedule.max_runs - row.runs,
+        ahead=_ahead(schedule),
+        taken=taken,
     )
     moved = conn.execute(
         _MOVE_CURSOR,
@@ -305,6 +318,7 @@ def materialise(database: Database, conn: Connection, row: Any) -> int:
             "_planned": row.next_fire_at,
             "_hash": row.config_hash,
             "_cursor": plan.cursor,
+            "_plan_at": _cursor_at(schedule, plan.cursor)["plan_at"],
             "_made": len(plan.fires),
         },
     )
@@ -312,21 +326,50 @@ def materialise(database: Database, conn: Connection, row: Any) -> int:
         return 0
     if plan.missed is not None:
         _record_missed(database, conn, schedule, plan.missed, now)
-    made = [occurrence(schedule, at, Trigger.SCHEDULE) for at in plan.fires]
+    # What the misfire policy chose of what was missed has no start to keep any more.
+    starts_from = now - schedule.grace
+    made = [
+        occurrence(schedule, at, Trigger.SCHEDULE, is_exact=schedule.is_exact and at >= starts_from)
+        for at in plan.fires
+    ]
     insert_jobs(database.dialect, conn, made, now)
     return len(made)
 
 
-def occurrence(schedule: NewSchedule, scheduled_for: Micros, trigger: Trigger) -> NewJob:
-    """The job of one instant."""
+def _instants_between(conn: Connection, name: str, first: Micros, last: Micros) -> dict[Micros, str]:
+    """The instants that have an occurrence already, and its id. Served by the `occurrence` index."""
+    present = conn.execute(
+        select(jobs.c.scheduled_for, jobs.c.id).where(
+            jobs.c.schedule == name, jobs.c.scheduled_for.between(first, last)
+        )
+    )
+    return {int(row.scheduled_for): str(row.id) for row in present}
+
+
+def occurrence(schedule: NewSchedule, scheduled_for: Micros, trigger: Trigger, *, is_exact: bool = False) -> NewJob:
+    """The job of one instant; with `is_exact` that instant is its fixed start."""
     due_at = scheduled_for + jitter_of(schedule.name, scheduled_for, schedule.jitter)
+    options = replace(schedule.options, delay=None, concurrency=_concurrency(schedule))
+    if is_exact:
+        options = replace(options, run_at=None, start_at=due_at)
+    else:
+        options = replace(options, run_at=due_at, start_at=None)
     return NewJob(
         new_id(),
         schedule.kind,
         schedule.arguments,
-        replace(schedule.options, run_at=due_at, delay=None, concurrency=_concurrency(schedule)),
+        options,
         Occurrence(schedule.name, scheduled_for, trigger),
     )
+
+
+def _ahead(schedule: NewSchedule) -> Micros:
+    return EARLY_CLAIM if schedule.is_exact else 0
+
+
+def _cursor_at(schedule: NewSchedule, cursor: Micros | None) -> dict[str, Micros | None]:
+    """The columns of a cursor."""
+    return {"next_fire_at": cursor, "plan_at": None if cursor is None else cursor - _ahead(schedule)}
 
 
 def _concurrency(schedule: NewSchedule) -> Concurrency | None:
@@ -357,7 +400,11 @@ def _record_missed(database: Database, conn: Connection, schedule: NewSchedule, 
         "last_error": f"{missed.count} instants from {first} to {last} passed while nothing could run them.",
         "result": json.dumps({"missed": missed.count, "first": first, "last": last}),
     }
-    conn.execute(database.dialect.ignoring_conflicts(jobs).values(values))
+    for at in itertools.count(missed.last):
+        # An instant that has its occurrence already gives its place to the microsecond after it.
+        conn.execute(database.dialect.ignoring_conflicts(jobs).values(values | {"scheduled_for": at}))
+        if conn.execute(select(jobs.c.id).where(jobs.c.id == values["id"])).first() is not None:
+            return
 
 
 def trigger_schedule(
@@ -392,7 +439,9 @@ def trigger_schedule(
     raise StoreUnavailable(f"No free instant was found for {name!r}. Trigger it again.")
 
 
-def backfill(database: Database, conn: Connection, name: str, first: Micros, last: Micros) -> list[str]:
+def backfill(
+    database: Database, conn: Connection, name: str, first: Micros, last: Micros, ids: dict[Micros, str]
+) -> list[str]:
     """Make the occurrences of a past range that are not there, in order. Returns their ids.
 
     Args:
@@ -400,6 +449,7 @@ def backfill(database: Database, conn: Connection, name: str, first: Micros, las
         conn: in a transaction that can write.
         name: the schedule.
         first, last: the range, both included.
+        ids: by instant, of what it makes; filled here, and given again when the transaction is repeated.
 
     Raises:
         ScheduleNotFound: no such schedule.
@@ -418,14 +468,14 @@ def backfill(database: Database, conn: Connection, name: str, first: Micros, las
                 f"The range holds more than {MOST_BACKFILLED:,} instants of {name!r}. Backfill it in parts."
             )
         instants.append(at)
-    present = conn.execute(
-        select(jobs.c.scheduled_for).where(jobs.c.schedule == name, jobs.c.scheduled_for.between(first, last))
-    )
-    have = {row.scheduled_for for row in present}
+    have = _instants_between(conn, name, first, last)
     made = [occurrence(schedule, at, Trigger.BACKFILL) for at in instants if at not in have]
+    for job in made:
+        assert job.occurrence is not None
+        job.id = ids.setdefault(job.occurrence.scheduled_for, job.id)
     insert_jobs(database.dialect, conn, made, now)
-    stored = conn.execute(select(jobs.c.id).where(jobs.c.id.in_([job.id for job in made]))) if made else ()
-    return sorted(str(row.id) for row in stored)
+    stored = set(_instants_between(conn, name, first, last).values())
+    return sorted(stored.intersection(ids.values()))
 
 
 def previous_success(conn: Connection, name: str, before: Micros) -> Micros | None:

@@ -16,7 +16,7 @@ __all__ = ["REVISIONS", "VERSION_TABLE", "SchemaStatus", "ensure", "migrate", "s
 
 VERSION_TABLE = "fencepost_schema"
 
-REVISIONS = ("0001", "0002", "0003")
+REVISIONS = ("0001", "0002", "0003", "0004")
 """Every revision that this build knows, oldest first. A test compares it with the migration files."""
 
 _version = Table(VERSION_TABLE, MetaData(), Column("version_num", String(32), primary_key=True))
@@ -96,6 +96,7 @@ def migrate(database: Database) -> bool:
 
 
 def _migrate(database: Database, conn: Connection) -> bool:
+    database.dialect.lock_migrations(conn)
     found = _status(conn)
     _refuse_newer(database, found)
     if found.is_current:

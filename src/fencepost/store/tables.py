@@ -203,6 +203,7 @@ schedules = Table(
     Column("permit_key", String(512)),
     Column("permit_slots", Integer, nullable=False),
     Column("next_fire_at", BigInteger),
+    Column("plan_at", BigInteger),
     Column("paused_at", BigInteger),
     Column("paused_reason", String(16)),
     Column("error", _text()),
@@ -211,10 +212,10 @@ schedules = Table(
     **_MYSQL,
 )
 Index(
-    "fencepost_schedules_next",
-    schedules.c.next_fire_at,
-    sqlite_where=schedules.c.next_fire_at.is_not(None),
-    postgresql_where=schedules.c.next_fire_at.is_not(None),
+    "fencepost_schedules_plan",
+    schedules.c.plan_at,
+    sqlite_where=schedules.c.plan_at.is_not(None),
+    postgresql_where=schedules.c.plan_at.is_not(None),
 )
 
 workers = Table(

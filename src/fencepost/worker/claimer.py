@@ -10,12 +10,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from fencepost.job import Claim
+from fencepost.planning.fixed_start import most_held
 from fencepost.planning.isolation import is_last_chance, is_suspect, isolate_suspects
+from fencepost.planning.outcome import Outcome, Verb
 from fencepost.registry import Registry
 from fencepost.store import Store
 from fencepost.worker.execution import Board, Execution
 from fencepost.worker.executors import Executor
 from fencepost.worker.outcomes import not_started
+from fencepost.worker.starts import Starts, is_early
 from fencepost.worker.threads import WorkerThread
 
 __all__ = ["Claimer", "Pool"]
@@ -52,6 +55,7 @@ class Claimer:
         registry: the handlers.
         board: where attempts stand.
         executors: by the handlers' `executor`.
+        starts: takes what was claimed ahead of its fixed start.
         pools: the slots.
         queues: where to look; None: everywhere.
         lease_seconds: of the claims.
@@ -66,6 +70,7 @@ class Claimer:
         registry: Registry,
         board: Board,
         executors: Mapping[str, Executor],
+        starts: Starts,
         pools: list[Pool],
         queues: frozenset[str] | None,
         *,
@@ -78,6 +83,7 @@ class Claimer:
         self._registry = registry
         self._board = board
         self._executors = executors
+        self._starts = starts
         self._pools = pools
         self._queues = queues
         self._lease_seconds = lease_seconds
@@ -108,7 +114,7 @@ class Claimer:
                     return
                 if claims:
                     claimed = True
-                    self._start(thread, claims)
+                    self._start(thread, self._held_back(thread, pool, claims))
             if claimed:
                 # Jobs that end within moments free their slots one by one. Waiting for a few of them makes the
                 # next claim a batch instead of a single row.
@@ -132,7 +138,34 @@ class Claimer:
             self._owner, kinds=pool.kinds, queues=self._queues, limit=limit, lease=self._lease_seconds
         )
 
+    def _held_back(self, thread: WorkerThread, pool: Pool, claims: list[Claim]) -> list[Claim]:
+        """Hold what was claimed ahead of its start, and give back what would take more than its share of the slots.
+
+        Returns:
+            The other claims.
+        """
+        early = [claim for claim in claims if is_early(claim)]
+        if not early:
+            return claims
+        room = max(0, most_held(pool.slots) - len(self._starts))
+        held, surplus = early[:room], early[room:]
+        if held:
+            executions = [self._execution(claim) for claim in held]
+            self._board.add(executions)
+            thread.persist(lambda: self._starts.hold(executions) or True, "reading the clock")  # type: ignore[func-returns-value]
+        if surplus:
+            back = [(c, Outcome(Verb.RELEASE, run_at=c.start.at)) for c in surplus if c.start is not None]
+            thread.persist(lambda: self._store.settle(back), "releasing")
+        return [claim for claim in claims if not is_early(claim)]
+
+    def _execution(self, claim: Claim) -> Execution:
+        handler = self._registry.get(claim.kind)
+        assert handler is not None, "only registered kinds are claimed"
+        return Execution(claim, handler, self._board)
+
     def _start(self, thread: WorkerThread, claims: list[Claim]) -> None:
+        if not claims:
+            return
         if thread.stopping.is_set():  # claimed in the very moment of the stop
             late = [claim.lease for claim in claims]
             thread.persist(lambda: self._store.release(self._owner, late), "releasing")
@@ -144,9 +177,8 @@ class Claimer:
             thread.persist(lambda: self._store.release(self._owner, leases), "releasing")
         by_executor: dict[str, list[Execution]] = {}
         for claim in running:
-            handler = self._registry.get(claim.kind)
-            assert handler is not None, "only registered kinds are claimed"
-            by_executor.setdefault(handler.executor, []).append(Execution(claim, handler, self._board))
+            execution = self._execution(claim)
+            by_executor.setdefault(execution.handler.executor, []).append(execution)
         for name, executions in by_executor.items():
             self._board.add(executions)
             if is_last_chance(executions[0].claim):

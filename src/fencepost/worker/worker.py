@@ -32,6 +32,7 @@ from fencepost.worker.heartbeat import Heartbeat, Watchdog, request_stop
 from fencepost.worker.planner import Planner
 from fencepost.worker.processes import ProcessExecutor
 from fencepost.worker.settler import Settler
+from fencepost.worker.starts import Starts
 from fencepost.worker.threads import WorkerThread
 
 __all__ = ["Worker", "WorkerFigures", "WorkerOptions"]
@@ -237,6 +238,7 @@ class Worker:
                 lease_seconds=self._lease_seconds,
                 description=description,
             )
+            starts = Starts(self._store, executors)
             self._planner = Planner(
                 self._store,
                 self.owner,
@@ -244,13 +246,14 @@ class Worker:
                 is_fresh=lambda: heartbeat.is_fresh,
                 on_moved=self._wake_claimer,
             )
-            self._claimer = self._make_claimer(executors)
+            self._claimer = self._make_claimer(executors, starts)
             claimer = WorkerThread("claimer", self._claim, self._fail)
             settler = WorkerThread("settler", lambda thread: self._settler.run(thread, self._board), self._fail)
             beating = WorkerThread("heartbeat", heartbeat.run, self._fail)
             watchdog = WorkerThread("watchdog", Watchdog(self._board, executors).run, self._fail)
             planner = WorkerThread("planner", self._planner.run, self._fail)
-            threads = (claimer, settler, beating, watchdog, planner)
+            starting = WorkerThread("starts", starts.run, self._fail)
+            threads = (claimer, settler, beating, watchdog, planner, starting)
             for thread in threads:
                 thread.start()
             logger.info("Worker %s serves %s.", self.owner, ", ".join(sorted(self._registry.kinds())))
@@ -260,6 +263,8 @@ class Worker:
             planner.stop()
             self._planner.wake()
             claimer.join(_FLUSH_SECONDS)
+            starting.stop()
+            starts.stop()
             self._wind_down(executors)
             processes.close()
             threads_for_handlers.close()
@@ -288,7 +293,7 @@ class Worker:
             with suppress(queue.Empty):
                 self._changed.get(timeout=min(_LOOK_SECONDS, max(0.0, until - time.monotonic())))
 
-    def _make_claimer(self, executors: dict[str, Executor]) -> Claimer:
+    def _make_claimer(self, executors: dict[str, Executor], starts: Starts) -> Claimer:
         in_processes = frozenset(h.kind for h in self._registry.handlers() if h.executor == "process")
         pools = [Pool("main", self._registry.kinds() - in_processes, self._concurrency)]
         if in_processes:
@@ -299,6 +304,7 @@ class Worker:
             self._registry,
             self._board,
             executors,
+            starts,
             pools,
             self._queues,
             lease_seconds=self._lease_seconds,

@@ -134,8 +134,11 @@ class Dialect(ABC):
         """Whether an error of the driver may pass."""
 
     def migrating(self, engine: Engine) -> AbstractContextManager[None]:
-        """Keep other processes from migrating meanwhile, on a connection of its own: until after the commit."""
+        """Keep other processes from migrating meanwhile, where DDL commits and so ends the locks of its transaction."""
         return nullcontext()
+
+    def lock_migrations(self, conn: Connection) -> None:  # noqa: B027 - SQLite has one writer as it is
+        """Wait for others that migrate, and have them wait for the end of this transaction, the migration's own."""
 
     def bounding_idleness(self, conn: Connection, seconds: float) -> AbstractContextManager[None]:
         """Let the server end this transaction if its client stays silent for so long in the middle of it.

@@ -45,8 +45,11 @@ _BOUND_IDLENESS = text("SELECT set_config('idle_in_transaction_session_timeout',
 _PLACE = "place"  # WITH ORDINALITY: counts from 1
 _MIGRATION_LOCK = 0x66656E6365  # "fence"
 
-# A refused connection has no SQLSTATE, only the server's words.
-_REFUSED = re.compile(r"FATAL: .*(does not exist|authentication failed|no pg_hba\.conf entry|permission denied)")
+# A refused connection has no SQLSTATE, only the words of the server, or (the last line) of pgbouncer.
+_REFUSED = re.compile(
+    r"FATAL: .*(does not exist|authentication failed|no pg_hba\.conf entry|permission denied"
+    r"|no such (database|user)|unsupported startup parameter)"
+)
 
 _TRANSIENT_STATES = frozenset(
     {
@@ -116,12 +119,13 @@ class Postgres(Dialect):
             return Fault.TRANSIENT if isinstance(error, exc.OperationalError) else Fault.PERMANENT
         return Fault.TRANSIENT if state in _TRANSIENT_STATES or state.startswith("08") else Fault.PERMANENT
 
-    @contextmanager
-    def migrating(self, engine: Engine) -> Iterator[None]:
-        """A transaction-level advisory lock: poolers keep it with the transaction."""
-        with engine.begin() as conn:
-            conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
-            yield
+    def lock_migrations(self, conn: Connection) -> None:
+        """A transaction-level advisory lock: poolers keep it with the transaction.
+
+        Not on a connection beside it: those who wait for the lock would use up a small pool, and its holder, who
+        needs one more, would wait for them.
+        """
+        conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
 
     @contextmanager
     def bounding_idleness(self, conn: Connection, seconds: float) -> Iterator[None]:
