@@ -28,6 +28,7 @@ from fencepost.errors import (
     JobNotFound,
     JobSkipped,
     LeaseLost,
+    QueueFull,
     ResultError,
     ResultTimeout,
     Retry,
@@ -52,6 +53,7 @@ from fencepost.job import (
     State,
     Trigger,
 )
+from fencepost.queue import Overflow, QueueSettings
 from fencepost.schedule import Misfire, Schedule
 from fencepost.worker import Worker
 
@@ -85,7 +87,10 @@ __all__ = [
     "Misfire",
     "NewJob",
     "OnConflict",
+    "Overflow",
     "Priority",
+    "QueueFull",
+    "QueueSettings",
     "Reason",
     "ResultError",
     "ResultTimeout",

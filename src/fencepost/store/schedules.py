@@ -313,7 +313,7 @@ def materialise(database: Database, conn: Connection, row: Any) -> int:
     if plan.missed is not None:
         _record_missed(database, conn, schedule, plan.missed, now)
     made = [occurrence(schedule, at, Trigger.SCHEDULE) for at in plan.fires]
-    insert_jobs(database.dialect, conn, made, now)
+    insert_jobs(database.dialect, conn, made, now, fair=database.known_queues.fair)
     return len(made)
 
 
@@ -384,7 +384,7 @@ def trigger_schedule(
         made = occurrence(schedule, scheduled_for, Trigger.MANUAL)
         made.id = job_id
         made.options = replace(made.options, run_at=None)  # at once, whichever microsecond is free
-        insert_jobs(database.dialect, conn, [made], now)
+        insert_jobs(database.dialect, conn, [made], now, fair=database.known_queues.fair)
         stored = conn.execute(select(jobs.c.id).where(jobs.c.id == job_id)).scalar()
         if stored is not None:
             return EnqueueResult(job_id, created=True)
@@ -423,7 +423,7 @@ def backfill(database: Database, conn: Connection, name: str, first: Micros, las
     )
     have = {row.scheduled_for for row in present}
     made = [occurrence(schedule, at, Trigger.BACKFILL) for at in instants if at not in have]
-    insert_jobs(database.dialect, conn, made, now)
+    insert_jobs(database.dialect, conn, made, now, fair=database.known_queues.fair)
     stored = conn.execute(select(jobs.c.id).where(jobs.c.id.in_([job.id for job in made]))) if made else ()
     return sorted(str(row.id) for row in stored)
 
