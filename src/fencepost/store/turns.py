@@ -11,8 +11,7 @@ and gives the next turns by `planning.fairness`. So a flood costs the others not
 scan.
 
 About `AHEAD` jobs of a kind have had their turn and wait to be claimed: that is how soon a new weight shows. The first
-job of a tenant that has none among them gets its turn beyond that, and overtakes all of them but those that begin where
-it does.
+jobs of a tenant that has none among them get their turn beyond that, and overtake what begins after them.
 
 Every step is guarded by the row's place in its line, so a pass that is repeated, or runs beside another, gives no job
 two turns.
@@ -67,6 +66,10 @@ __all__ = ["AHEAD", "TurnLine", "give_turns", "has_waiting", "waiting_lines"]
 AHEAD = 1000
 """How many jobs of one kind may have had their turn and be ready: some tenths of a second of the fastest worker's
 work, so that it never waits for the planner."""
+
+_EXTRA = 100
+"""How many jobs of tenants that have none among those may be ready beyond them in a pass, at least one of each: they
+begin before most of them, and must not wait until workers have made room."""
 
 _AT_ONCE = 100  # SQLite takes at most 500 terms in a compound SELECT
 _MOST_KNOWN = 100_000
@@ -205,11 +208,12 @@ def give_turns(
     quotas: dict[str, int] = defaultdict(int)
     for line in lines:
         quotas[line.tenant] += rooms[line.kind]
-    quotas = {name: quota or int(name in fresh) for name, quota in quotas.items()}
-    most = min(batch, sum(rooms.values()) + len(fresh))
+    extra = max(0, max(len(fresh), _EXTRA) - min(rooms.values())) if fresh else 0
+    quotas = {name: quota + (extra if name in fresh else 0) for name, quota in quotas.items()}
+    most = min(batch, sum(rooms.values()) + extra)
     share = Counter(turn.tenant for turn in allot(period.virtual_time, clocks, quotas, most))
-    asked = {line: min(share[line.tenant], max(1, rooms[line.kind])) for line in lines if line.tenant in share}
-    plan = _assign(period, clocks, _first_of(conn, asked), rooms, fresh, most)
+    asked = {line: min(share[line.tenant], rooms[line.kind] + extra) for line in lines if line.tenant in share}
+    plan = _assign(period, clocks, _first_of(conn, asked), rooms, fresh, extra, most)
     given = sum(database.dialect.update_rows(conn, _turn_rows, _TURN_NAMES, sorted(plan.moves))) if plan.moves else 0
     _save_clocks(conn, queue, period.number, plan.finishes, stored)
     is_backlogged = _has_waiting(conn, [line.number for line in lines])
@@ -235,7 +239,7 @@ def _window(
     heads: dict[str, int] = {}
     lines = lines_of(database, conn, queue)
     for line in lines:
-        head, ready = conn.execute(_HEAD, {"line": line.number}).one()
+        head, ready = conn.execute(_HEAD, {"line": line.number, "ahead": AHEAD}).one()
         if head is not None:
             heads[line.kind] = head
             if line.kind in rooms:
@@ -258,7 +262,7 @@ _READY_RANKS = (
     select(jobs.c.rank)
     .where(jobs.c.line == bindparam("line"), jobs.c.rank >= literal_column(str(_BASE), BigInteger))
     .order_by(jobs.c.rank)
-    .limit(literal_column(str(AHEAD), BigInteger))
+    .limit(bindparam("ahead", type_=BigInteger))
     .subquery("ready")
 )
 _HEAD = select(func.min(_READY_RANKS.c.rank), func.count()).select_from(_READY_RANKS)
@@ -349,9 +353,10 @@ def _assign(
     waiting: dict[str, list[_Waiting]],
     rooms: dict[str, int],
     fresh: Collection[str],
+    extra: int,
     most: int,
 ) -> _Plan:
-    """Whose turn comes, and with which ranks. The first job of those in `fresh` needs no room: it begins at once."""
+    """Whose turn comes, and with which ranks; `extra` jobs of the tenants in `fresh` need no room."""
     earliest = sorted((found[0].rank, name) for name, found in waiting.items())
     in_order = {name: clocks[name] for _, name in earliest}  # equals go by arrival
     queued = {name: deque(waiting[name]) for name in in_order}
@@ -360,10 +365,12 @@ def _assign(
     last_rank = 0
     for turn in allot(period.virtual_time, in_order, {name: len(queued[name]) for name in in_order}, most):
         job = queued[turn.tenant].popleft()
-        is_first = turn.tenant in fresh and turn.tenant not in plan.finishes
-        if left[job.line.kind] <= 0 and not is_first:
+        if left[job.line.kind] > 0:
+            left[job.line.kind] -= 1
+        elif extra > 0 and turn.tenant in fresh:
+            extra -= 1
+        else:
             continue  # a kind without room lets the tenant's others pass, and costs it nothing
-        left[job.line.kind] -= 1
         start = max(period.virtual_time, plan.finishes.get(turn.tenant, clocks[turn.tenant].finish))
         plan.finishes[turn.tenant] = start + cost_of(clocks[turn.tenant].weight)
         last_rank = max(rank_of(period, start), last_rank + 1)  # equals keep their order
