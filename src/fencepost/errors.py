@@ -95,9 +95,9 @@ class QueueFull(EnqueueError):
     """
 
     def __init__(self, queue: str, max_pending: int, *, refused: int, stored: int = 0, waited: float = 0.0) -> None:
-        after = f" for {waited:g} s" if waited else ""
+        after = f" and had no room for {waited:.3g} s" if waited else ""
         super().__init__(
-            f"The queue {queue!r} has held {max_pending:,} waiting jobs{after}, as many as its max_pending allows: "
+            f"The queue {queue!r} holds {max_pending:,} waiting jobs, as many as its max_pending allows{after}: "
             f"of this call {refused:,} were not stored, {stored:,} were. Start more workers, enqueue later, or give "
             "the queue another bound or overflow."
         )
