@@ -29,6 +29,7 @@ from fencepost.errors import (
     JobSkipped,
     LeadershipLost,
     LeaseLost,
+    QueueFull,
     ResultError,
     ResultTimeout,
     Retry,
@@ -54,6 +55,7 @@ from fencepost.job import (
     State,
     Trigger,
 )
+from fencepost.queue import Overflow, QueueSettings
 from fencepost.retention import Retention
 from fencepost.schedule import Misfire, Schedule
 from fencepost.worker import Worker
@@ -90,7 +92,10 @@ __all__ = [
     "NewJob",
     "OnConflict",
     "OnMiss",
+    "Overflow",
     "Priority",
+    "QueueFull",
+    "QueueSettings",
     "Reason",
     "ResultError",
     "ResultTimeout",

@@ -6,26 +6,31 @@ import asyncio
 import inspect
 import multiprocessing
 import os
+import time
 import weakref
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from itertools import islice
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, cast, overload
 
 from sqlalchemy import URL, Engine
 
+from fencepost.backpressure import bounded_steps, enqueue_within_bounds
 from fencepost.codec import MAX_PAYLOAD_BYTES
 from fencepost.context import JobContext
 from fencepost.enqueuer import Enqueuer
-from fencepost.errors import ConfigurationError, JobNotFound
+from fencepost.errors import ConfigurationError, JobNotFound, QueueFull
 from fencepost.function import Decorator, JobFunction, Prepared
 from fencepost.handle import JobHandle
 from fencepost.ids import new_id, parse_id
-from fencepost.job import FINAL_STATES, Job, NewJob, Options, State
+from fencepost.job import FINAL_STATES, EnqueueResult, Job, NewJob, Options, State
 from fencepost.options import Asked, build_options, check_name
 from fencepost.planner.retention import Walk
 from fencepost.planning.fixed_start import StartFigures
 from fencepost.planning.retention import Rules
+from fencepost.queue import QueueSettings
+from fencepost.queues import AskedQueue, Queues
 from fencepost.registry import Executor, Handler, Registry, kind_of
 from fencepost.retention import EVERY_QUEUE, Retention, build_rules
 from fencepost.schedules import AskedSchedule, Schedules
@@ -185,6 +190,7 @@ class App:
         """The store, for custom workers."""
         self.jobs = Jobs(self)
         self.schedules = Schedules(self)
+        self.queues = Queues(self)
         self._registry = Registry()
         self._enqueuer = Enqueuer(self.store)
         self._max_payload_bytes = max_payload_bytes
@@ -307,6 +313,27 @@ class App:
 
         return declare
 
+    def queue(self, name: str, **settings: Unpack[AskedQueue]) -> QueueSettings:
+        """Declare how a queue treats its jobs. A queue that is not declared is first come, first served, and unbounded.
+
+        Known in this process at once, and written to the database by `app.migrate()` and when a worker starts.
+
+        Args:
+            name: the queue.
+            fair: whether tenants (`using(tenant=...)`) share it by weight: then a flood by one of them does not delay
+                the others. Priorities normal and low order a tenant's own jobs; critical and high ones go before all.
+            max_pending: how many jobs may wait in it at most, up to 1,000,000; None (default): any number. Jobs that
+                are not due, or run, do not count.
+            overflow: what an enqueue beyond it does: "reject" (default: `QueueFull`, nothing is stored), "wait" (until
+                there is room), "shed_lowest" or "shed_oldest" (it is stored, and the job that would be started last,
+                or has waited longest, is skipped, reason `shed`).
+            wait: seconds or timedelta for which "wait" waits while no job finds room, then `QueueFull`; default 30.
+
+        Raises:
+            ConfigurationError: what cannot be, with what would be right.
+        """
+        return self.queues.declare(name, **settings)
+
     def _handler(self, job: JobFunction[..., Any] | str) -> Handler:
         kind = _kind(job)
         handler = self._registry.get(kind)
@@ -334,11 +361,13 @@ class App:
 
         Raises:
             StoreUnavailable: the database could not be asked. Batches before it are stored.
+            QueueFull: a bounded queue has no room for some; the error says how many were stored.
         """
         iterator = iter(jobs)
         handles: list[JobHandle[Any]] = []
         while batch := list(islice(iterator, _BATCH)):
-            handles += self._enqueue(batch, connection, grouped=False)
+            with _counting(handles):
+                handles += self._enqueue(batch, connection, grouped=False)
         return handles
 
     async def aenqueue_many(self, jobs: Iterable[NewJob], *, connection: Any = None) -> list[JobHandle[Any]]:
@@ -346,7 +375,8 @@ class App:
         iterator = iter(jobs)
         handles: list[JobHandle[Any]] = []
         while batch := list(islice(iterator, _BATCH)):
-            handles += await self._aenqueue(batch, connection)
+            with _counting(handles):
+                handles += await self._aenqueue(batch, connection)
         return handles
 
     def enqueue(self, kind: str, arguments: dict[str, Any] | None = None, **options: Unpack[Asked]) -> JobHandle[Any]:
@@ -374,7 +404,13 @@ class App:
         _check_built(jobs)
         if connection is not None:
             with joined(connection, self.store.database) as conn:
-                results = self.store.enqueue_within(conn, jobs)
+                if bounded := self._bounded(jobs):
+                    results = enqueue_within_bounds(self.store, conn, jobs, bounded)
+                else:
+                    results = self.store.enqueue_within(conn, jobs)
+        elif bounded := self._bounded(jobs, learns=True):
+            results = self._waited(bounded_steps(self.store, jobs, bounded))
+            self._wake_workers()
         else:
             results = self._enqueuer.enqueue(jobs) if grouped else self.store.enqueue(jobs)
             self._wake_workers()
@@ -383,6 +419,12 @@ class App:
     async def _aenqueue(self, jobs: Sequence[NewJob], connection: Any) -> list[JobHandle[Any]]:
         _check_built(jobs)
         if connection is None:
+            if not self.store.is_checked:
+                await asyncio.to_thread(self.store.ensure_schema)
+            if bounded := self._bounded(jobs):
+                results = await self._awaited(bounded_steps(self.store, jobs, bounded))
+                self._wake_workers()
+                return self._handles(jobs, results)
             results = await self._enqueuer.aenqueue(jobs)
             self._wake_workers()
             return self._handles(jobs, results)
@@ -392,6 +434,38 @@ class App:
                 await connection.run_sync(lambda inner: self._enqueue(jobs, inner)),
             )
         return await asyncio.to_thread(self._enqueue, jobs, connection)
+
+    def _bounded(self, jobs: Sequence[NewJob], *, learns: bool = False) -> Mapping[str, QueueSettings]:
+        """The bounded queues that this process knows, if some of the jobs are theirs."""
+        if learns:
+            self.store.ensure_schema()
+        bounded = self.store.database.known_queues.bounded
+        return bounded if bounded and any(job.options.queue in bounded for job in jobs) else {}
+
+    def _waited(self, steps: Generator[float, None, list[EnqueueResult]]) -> list[EnqueueResult]:
+        while True:
+            try:
+                pause = next(steps)
+            except StopIteration as done:
+                return cast("list[EnqueueResult]", done.value)
+            self._wake_workers()
+            time.sleep(pause)
+
+    async def _awaited(self, steps: Generator[float, None, list[EnqueueResult]]) -> list[EnqueueResult]:
+        """The same on an event loop, which neither waits on the database nor keeps a thread while it pauses."""
+
+        def step() -> tuple[float, list[EnqueueResult] | None]:
+            try:
+                return next(steps), None
+            except StopIteration as done:
+                return 0.0, done.value
+
+        while True:
+            pause, results = await asyncio.to_thread(step)
+            if results is not None:
+                return results
+            self._wake_workers()
+            await asyncio.sleep(pause)
 
     def _handles(self, jobs: Sequence[NewJob], results: Sequence[Any]) -> list[JobHandle[Any]]:
         get = self._registry.get
@@ -425,6 +499,7 @@ class App:
 
     def _prepare(self) -> None:
         """What a worker brings in step when it starts."""
+        self.queues.sync()
         self.schedules.sync()
         self.store.save_retention(self._retention)
 
@@ -438,12 +513,16 @@ class App:
     # Operating
 
     def migrate(self) -> bool:
-        """Create or upgrade the tables. Safe to call from any number of processes at once.
+        """Create or upgrade the tables, and write the declared queues' settings.
+
+        Safe to call from any number of processes at once.
 
         Returns:
             Whether there was anything to do.
         """
-        return self.store.migrate()
+        changed = self.store.migrate()
+        self.queues.sync()
+        return changed
 
     def health(self) -> Health:
         """What `fencepost doctor` finds: the database, its tables and clock, workers, stuck leases, schedules, permits.
@@ -498,12 +577,11 @@ class App:
 
     def pause_queue(self, queue: str) -> None:
         """Let a queue's jobs wait: nothing in it is claimed until it is resumed. Running jobs end."""
-        self.store.set_paused(check_name(queue, "queue"), paused=True)
+        self.queues.pause(queue)
 
     def resume_queue(self, queue: str) -> None:
         """Let a paused queue's jobs be claimed again."""
-        self.store.set_paused(check_name(queue, "queue"), paused=False)
-        self._wake_workers()
+        self.queues.resume(queue)
 
     def close(self) -> None:
         """Close the connections of the pool."""
@@ -533,6 +611,16 @@ def _executor_for(function: Callable[..., Any], asked: str | None) -> Executor:
             "leave executor= out: it then runs on a thread."
         )
     return cast(Executor, asked)
+
+
+@contextmanager
+def _counting(handles: Sequence[JobHandle[Any]]) -> Iterator[None]:
+    """A full queue's error says how many jobs the batches before it stored too."""
+    try:
+        yield
+    except QueueFull as error:
+        stored = len(handles) + error.stored
+        raise QueueFull(error.queue, error.max_pending, refused=error.refused, stored=stored) from None
 
 
 def _check_built(jobs: Sequence[NewJob]) -> None:

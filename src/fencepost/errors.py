@@ -5,7 +5,8 @@
     │   └── SchemaError               tables missing, older or newer than this build
     ├── EnqueueError                  a job was refused; nothing was stored
     │   ├── ArgumentsError            its arguments do not fit the handler's signature
-    │   └── EncodingError             a value cannot be stored so that it comes back equal
+    │   ├── EncodingError             a value cannot be stored so that it comes back equal
+    │   └── QueueFull                 its queue holds as many waiting jobs as it may
     ├── JobNotFound                   no job with this id (it may have been pruned)
     ├── ScheduleNotFound              no schedule with this name
     ├── InvalidTransition             the job's state does not allow what was asked
@@ -48,6 +49,7 @@ __all__ = [
     "JobSkipped",
     "LeadershipLost",
     "LeaseLost",
+    "QueueFull",
     "ResultError",
     "ResultTimeout",
     "Retry",
@@ -81,6 +83,30 @@ class ArgumentsError(EnqueueError):
 
 class EncodingError(EnqueueError):
     """A value cannot be stored so that it comes back equal; the text names its path."""
+
+
+class QueueFull(EnqueueError):
+    """A queue holds as many waiting jobs as its `max_pending` allows: those that did not fit were not stored.
+
+    Attributes:
+        queue: its name.
+        max_pending: its bound.
+        refused: how many of this call's jobs for this queue were not stored.
+        stored: how many of this call's jobs were stored all the same, the first ones of those for this queue and those
+            for others; 0 unless the call enqueued many.
+    """
+
+    def __init__(self, queue: str, max_pending: int, *, refused: int, stored: int = 0, waited: float = 0.0) -> None:
+        after = f" and had no room for {waited:.3g} s" if waited else ""
+        super().__init__(
+            f"The queue {queue!r} holds {max_pending:,} waiting jobs, as many as its max_pending allows{after}: "
+            f"of this call {refused:,} were not stored, {stored:,} were. Start more workers, enqueue later, or give "
+            "the queue another bound or overflow."
+        )
+        self.queue = queue
+        self.max_pending = max_pending
+        self.refused = refused
+        self.stored = stored
 
 
 class JobNotFound(FencepostError, LookupError):

@@ -107,6 +107,8 @@ class Reason(StrEnum):
     SINGLETON = "singleton"
     MISSED_START = "missed_start"
     DEPENDENCY_FAILED = "dependency_failed"
+    SHED = "shed"
+    """Its queue held more waiting jobs than it may, and this one had to go."""
 
 
 class Priority(StrEnum):

@@ -11,14 +11,13 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from fencepost.errors import ConfigurationError
 from fencepost.job import Backoff, BackoffSpec, Hold, OnConflict, OnMiss, Options, Priority
-from fencepost.store.tables import KIND_CHARS, QUEUE_CHARS
+from fencepost.store.tables import KIND_CHARS, QUEUE_CHARS, TENANT_CHARS
 from fencepost.timing import instant_micros, micros, seconds
 
 __all__ = ["Asked", "build_options", "check_name"]
 
 _MOST_ATTEMPTS = 1_000_000
 _KEY_CHARS = 512
-_TENANT_CHARS = 200
 _MOST_TAGS = 50
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
@@ -88,7 +87,7 @@ def build_options(base: Options, **asked: Unpack[Asked]) -> Options:
             case "key":
                 changes["key"] = None if value is None else _text(value, name, _KEY_CHARS)
             case "tenant":
-                changes["tenant"] = None if value is None else check_name(value, name, _TENANT_CHARS)
+                changes["tenant"] = None if value is None else check_name(value, name, TENANT_CHARS)
             case "tags":
                 changes["tags"] = _tags(value)
             case "keep_result":

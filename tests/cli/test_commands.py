@@ -218,6 +218,23 @@ class TestQueues:
         assert "mail   1      0        1" in run("queues", "list", "--url", at).out
         assert len(kept.claim("me", kinds=["k"])) == 1
 
+    def test_settings_and_weights_are_written_and_shown(self, run: Run, at: str, kept: Store) -> None:
+        said = run("queues", "set", "mail", "--fair", "--max-pending", "10", "--overflow", "shed_oldest", "--url", at)
+        assert said.out == "mail: fair, at most 10 pending, shed_oldest.\n"
+        assert run("queues", "set", "mail", "--overflow", "wait", "--wait", "5s", "--url", at).code == 0
+        (queue,) = run("queues", "list", "--url", at, "--json").json
+        assert (queue["fair"], queue["max_pending"], queue["overflow"], queue["shed"]) == (True, 10, "wait", 0)
+        settings = kept.queue_settings("mail")
+        assert settings is not None
+        assert settings.wait == 5_000_000
+        assert run("queues", "weight", "mail", "acme", "2.5", "--url", at).out == "mail: acme 2.5; all others 1.\n"
+        weights = run("queues", "weight", "mail", "other", "0.5", "--url", at, "--json").json
+        assert weights == {"queue": "mail", "fair": True, "weights": {"acme": 2.5, "other": 0.5}}
+        assert run("queues", "weight", "mail", "acme", "0", "--url", at).code == 1
+        plain = run("queues", "set", "mail", "--plain", "--max-pending", "0", "--url", at)
+        assert plain.out == "mail: first come, first served, any number of jobs.\n"
+        assert "weights mean nothing" in run("queues", "weight", "mail", "acme", "--url", at).out
+
     def test_a_name_that_no_queue_has_is_refused(self, run: Run, at: str) -> None:
         assert run("queues", "pause", " ", "--url", at).code == 1
 

@@ -401,7 +401,7 @@ def test_a_pass_that_the_database_refuses_does_not_keep_the_others_from_their_wo
     with pytest.raises(exc.ProgrammingError):
         housekeep(store, reclaims=True, log=log)
     assert row(store, job_id)["state"] == State.READY
-    assert {report.name for report in log.reports()} == {Pass.PROMOTE, Pass.PERMITS, Pass.RECLAIM}
+    assert {report.name for report in log.reports()} == {Pass.PROMOTE, Pass.TURNS, Pass.PERMITS, Pass.RECLAIM}
     assert [report.moved for report in log.reports() if report.name == Pass.PROMOTE] == [1]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import re
 import threading
@@ -13,14 +14,15 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.operations import Operations
 from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, event, inspect
 
 import fencepost
 from fencepost.store import Database, schema
-from fencepost.store.tables import jobs, metadata
+from fencepost.store.tables import jobs, metadata, permit_digest_of, permit_line_of
 from tests import databases
-from tests.jobs import at_once, empty_database, put
+from tests.jobs import at_once, empty_database, overwrite, put, row
 
 MIGRATIONS = Path(schema.__file__).parent / "migrations"
 
@@ -233,3 +235,20 @@ def test_a_migration_waits_for_the_one_that_runs(empty: URL) -> None:
         assert coming.result(60) is False
     first.close()
     second.close()
+
+
+def test_jobs_that_wait_for_a_permit_are_moved_to_its_line_of_today(empty: URL) -> None:
+    """L5: from the lines in which an older build put them, so that a release still wakes them."""
+    app = fencepost.App(empty)
+    app.migrate()
+    waiting, ready = put(app.store).id, put(app.store).id
+    digest = permit_digest_of("key")
+    old = -1 - (int(digest[:16], 16) >> 1)
+    overwrite(app.store, waiting, state="blocked", line=old, permit_key="key", permit_slots=1, permit_policy="queue")
+    before = row(app.store, ready)
+    step = importlib.import_module("fencepost.store.migrations.versions.v0005_queue_settings")
+    with app.store.database.transaction() as conn, Operations.context(MigrationContext.configure(conn)):
+        step.upgrade()  # repeated on what is there, as after a crash half-way
+    assert row(app.store, waiting)["line"] == permit_line_of(digest)
+    assert row(app.store, ready) == before
+    app.close()

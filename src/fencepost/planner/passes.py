@@ -24,6 +24,9 @@ _BATCH = 500
 _SCHEDULES = 100
 LOOK_SECONDS = 0.5
 """How long a planner sleeps at most: another process may enqueue something that is due before what we know of."""
+_MOST_TURN_PASSES = 10  # then the other passes have their turn too
+TURNS_SECONDS = 0.05
+"""How long it sleeps while jobs wait for their turn: a window of 1,000 lasts as long at 20,000 jobs a second."""
 
 RECLAIM_SECONDS = 1.0
 """How often expired leases are looked for: a small share of any sensible lease."""
@@ -79,8 +82,10 @@ def housekeep(
     passes: list[tuple[Pass, Callable[[], int], int]] = [
         (Pass.MATERIALISE, lambda: store.materialise_due(batch=_SCHEDULES), _SCHEDULES),
         (Pass.PROMOTE, lambda: store.promote_due(batch=_BATCH), _BATCH),
+        (Pass.TURNS, lambda: _give_turns(store, before_each), 0),
     ]
     if reclaims:
+        store.learn_queues()
         passes += [
             (Pass.PERMITS, store.wake_freed, 0),
             (Pass.RECLAIM, lambda: store.reclaim_expired(batch=_BATCH), _BATCH),
@@ -106,6 +111,20 @@ def promote(store: Store) -> int:
     return _until_done(lambda: store.promote_due(batch=_BATCH), _BATCH, lambda: None)
 
 
+def _give_turns(store: Store, before_each: Callable[[], None]) -> int:
+    """Go on giving turns in fair queues where the promotion left some waiting."""
+    total = 0
+    for _ in range(_MOST_TURN_PASSES):
+        if not store.turns_wait:
+            break
+        before_each()
+        given = store.give_turns(batch=_BATCH)
+        total += given
+        if not given:
+            break
+    return total
+
+
 def _until_done(run: Callable[[], int], batch: int, before_each: Callable[[], None]) -> int:
     """Repeat a pass while it fills its batches; with a batch of 0, once."""
     total = 0
@@ -126,6 +145,7 @@ def seconds_until_wake(store: Store) -> float:
 def seconds_until_next(store: Store) -> float:
     """How long a leader may sleep: until the next job or schedule is due, and never long."""
     instants = [at for at in (store.next_wake(), store.next_plan_at()) if at is not None]
+    longest = TURNS_SECONDS if store.turns_wait else LOOK_SECONDS
     if not instants:
-        return LOOK_SECONDS
-    return min(LOOK_SECONDS, max(0.0, (min(instants) - store.now()) / 1_000_000))
+        return longest
+    return min(longest, max(0.0, (min(instants) - store.now()) / 1_000_000))

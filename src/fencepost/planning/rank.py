@@ -13,6 +13,7 @@ from fencepost.job import Micros, Priority
 __all__ = [
     "EARLY_CLAIM",
     "LOW_PRIORITY_AGING",
+    "TIER_BOUNDS",
     "URGENCY_WINDOW",
     "early_at",
     "fixed_start_rank",
@@ -24,6 +25,9 @@ __all__ = [
 _TIER = 2**60  # microseconds reach 2**60 only in the year 38505
 _FIXED_TIER, _URGENT_TIER = -1, 2
 _TIERS = {Priority.CRITICAL: 0, Priority.HIGH: 1, Priority.NORMAL: 3, Priority.LOW: 3}
+
+TIER_BOUNDS = tuple(tier * _TIER for tier in range(5))
+"""Where the tiers begin, and where the last one ends: within two of them, jobs stand by one rule."""
 
 LOW_PRIORITY_AGING: Micros = 5 * 60 * 1_000_000
 """A low job that has waited this much longer than a normal one overtakes it; never a high or critical one."""

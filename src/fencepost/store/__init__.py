@@ -6,7 +6,7 @@ concern: enqueue, claim, settle, leases, promote, control, retention, listing, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import copy
 from datetime import timedelta
@@ -21,8 +21,21 @@ from fencepost.job import DEFAULT_LEASE_SECONDS, Claim, EnqueueResult, Job, Leas
 from fencepost.planning.fixed_start import StartFigures
 from fencepost.planning.outcome import Outcome, Verb
 from fencepost.planning.retention import Final, Rules
+from fencepost.queue import QueueSettings
 from fencepost.schedule import NewSchedule, Schedule
-from fencepost.store import control, leader, leases, listing, retention, schedules, schema, workers
+from fencepost.store import (
+    bounds,
+    control,
+    leader,
+    leases,
+    listing,
+    queues,
+    retention,
+    schedules,
+    schema,
+    turns,
+    workers,
+)
 from fencepost.store.admission import wake_freed
 from fencepost.store.claim import claim, ready_lines
 from fencepost.store.database import Clock, Database
@@ -89,11 +102,18 @@ class Store:
         if not self._schema_checked:
             schema.ensure(self.database, migrates=self._migrates)
             self._schema_checked = True
+            self.learn_queues()
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether the schema has been checked, and the queues' settings been read."""
+        return self._schema_checked
 
     def migrate(self) -> bool:
         """Create or upgrade the tables; see `fencepost.store.schema.migrate`."""
         changed = schema.migrate(self.database)
         self._schema_checked = True
+        self.learn_queues()
         return changed
 
     def schema_status(self) -> schema.SchemaStatus:
@@ -136,7 +156,7 @@ class Store:
         for batch in _batches(new, self.database.dialect.max_statement_bytes):
             results += self._write(
                 lambda conn, batch=batch: insert_jobs(  # type: ignore[misc]
-                    self.database.dialect, conn, batch, self.database.now_and_pin(conn)
+                    self.database.dialect, conn, batch, self.database.now_and_pin(conn), fair=self._fair
                 )
             )
         return results
@@ -149,8 +169,70 @@ class Store:
         results: list[EnqueueResult] = []
         for batch in _batches(new, self.database.dialect.max_statement_bytes):
             now = self.database.now(conn)
-            results += insert_jobs(self.database.dialect, conn, batch, now, shared_transaction=True)
+            results += insert_jobs(self.database.dialect, conn, batch, now, shared_transaction=True, fair=self._fair)
         return results
+
+    @property
+    def _fair(self) -> frozenset[str]:
+        return self.database.known_queues.fair
+
+    def enqueue_bounded(self, queue: str, new: Sequence[NewJob]) -> bounds.Placed:
+        """Store jobs of one queue with a bound, as far as it lets them, in one transaction.
+
+        Args:
+            queue: theirs.
+            new: at most 1,000 of them.
+
+        Raises:
+            QueueFull: nothing was stored: they do not fit, and the queue's overflow rejects.
+        """
+        declared = self.database.known_queues.bounded.get(queue)
+        placed = self._write(lambda conn: bounds.place(self.database, conn, queue, new, declared))
+        bounds.report_shed(queue, placed)
+        return placed
+
+    def enqueue_bounded_within(self, conn: Connection, queue: str, new: Sequence[NewJob]) -> list[EnqueueResult]:
+        """`enqueue_bounded` for jobs that are stored in the application's own transaction.
+
+        The bound is looked at in a short transaction of our own before; nothing shared is locked in the application's.
+        So what it has inserted and not committed is not counted, and transactions that run at once may together exceed
+        the bound. On SQLite, where it is the only writer, all happens in it and the bound holds. Nothing waits inside
+        it: `overflow="wait"` rejects.
+
+        Raises:
+            QueueFull: nothing was stored.
+        """
+        declared = self.database.known_queues.bounded.get(queue)
+        if self.database.dialect.writes_alone:
+            placed = bounds.place(self.database, conn, queue, new, declared, is_shared=True)
+            bounds.report_shed(queue, placed)
+            return placed.results
+        shed = self._write(lambda own: bounds.make_room(self.database, own, queue, new, declared))
+        bounds.report_shed(queue, bounds.Placed([], shed, False, 0))
+        return self.enqueue_within(conn, new)
+
+    # Queues
+
+    def learn_queues(self) -> None:
+        """Read the queues' settings, as this process then knows them."""
+        self.database.known_queues.learn(self.database.read(queues.load_settings))
+
+    def configure_queue(self, name: str, settings: QueueSettings) -> None:
+        """Write a queue's settings."""
+        self._write(lambda conn: queues.save_settings(self.database, conn, name, settings))
+        self.database.known_queues.written(name, settings)
+
+    def queue_settings(self, name: str) -> QueueSettings | None:
+        """A queue's settings as they stand in the database; None: it was never given any."""
+        return self._read(queues.load_settings).get(name)
+
+    def set_weight(self, queue: str, tenant: str, weight: float | None) -> None:
+        """Give a tenant its weight in a queue; None: the default."""
+        self._write(lambda conn: queues.set_weight(self.database, conn, queue, tenant, weight))
+
+    def weights(self, queue: str) -> Mapping[str, float]:
+        """The weights that were set in a queue, by tenant."""
+        return self._read(lambda conn: queues.weights_of(conn, queue))
 
     # Claim and lease
 
@@ -285,10 +367,36 @@ class Store:
     # Housekeeping
 
     def promote_due(self, *, batch: int = _PASS_BATCH) -> int:
-        """Make due jobs ready. Returns how many moved; call again while it returns `batch`."""
-        if self._looks_first and not self._read(lambda conn: is_due(self.database, conn)):
-            return 0
-        return self._write(lambda conn: promote_due(self.database, conn, batch=batch))
+        """Make due jobs ready, and give the next turns in fair queues.
+
+        Returns:
+            How many moved; call again while it returns `batch` or more.
+        """
+        moved = 0
+        if not self._looks_first or self._read(lambda conn: is_due(self.database, conn)):
+            moved = self._write(lambda conn: promote_due(self.database, conn, batch=batch))
+        return moved + self.give_turns(batch=batch)
+
+    def give_turns(self, *, batch: int = _PASS_BATCH) -> int:
+        """Make the jobs of fair queues ready whose tenants' turn it is, at most `batch` a queue. Returns how many."""
+        given, backlogged = 0, False
+        if self._read(turns.has_waiting):
+            waiting = self._read(lambda conn: turns.waiting_lines(self.database, conn))
+            for queue, lines in sorted(waiting.items()):
+                ready, is_left = self._write(
+                    lambda conn, queue=queue, lines=lines: turns.give_turns(  # type: ignore[misc]
+                        self.database, conn, queue, lines, batch=batch
+                    )
+                )
+                given += ready
+                backlogged |= is_left
+        self.database.turns_wait = backlogged
+        return given
+
+    @property
+    def turns_wait(self) -> bool:
+        """Whether jobs were left waiting for their turn at the last pass: the next one should not be long in coming."""
+        return self.database.turns_wait
 
     def next_wake(self) -> Micros | None:
         """The earliest instant at which a job becomes due, or None."""
@@ -508,7 +616,7 @@ class Store:
         return self._read(lambda conn: listing.states_of(conn, ids)) if ids else {}
 
     def queue_counts(self) -> list[QueueCounts]:
-        """Every queue that has live jobs or is paused."""
+        """Every queue that has live jobs, is paused or has settings."""
         return self._read(listing.queue_counts)
 
     def cancel_job(self, job_id: str) -> bool:

@@ -48,7 +48,7 @@ from fencepost.store.rows import CLAIM_COLUMNS, UNREADABLE, claim_from_row
 from fencepost.store.settle import settle, undecodable
 from fencepost.store.tables import ONE, jobs, line_of, queues, word
 
-__all__ = ["claim", "ready_lines"]
+__all__ = ["claim", "lines_of", "ready_lines"]
 
 _MOST_LINES_AT_ONCE = 100  # SQLite takes at most 500 terms in a compound SELECT
 
@@ -302,6 +302,12 @@ def ready_lines(
         return []
     paused = {row[0] for row in conn.execute(_PAUSED)}
     return [line for line in found if line.queue not in paused]
+
+
+def lines_of(database: Database, conn: Connection, queue: str) -> list[_Line]:
+    """The lines of a queue that hold ready jobs, of whatever kind, paused or not."""
+    found = (_line_by_number(database, conn, number) for number in _look_for_lines(database, conn))
+    return [line for line in found if line is not None and line.queue == queue]
 
 
 def _look_for_lines(database: Database, conn: Connection) -> list[int]:

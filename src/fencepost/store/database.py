@@ -18,6 +18,7 @@ from sqlalchemy.engine import URL, Connection, Engine
 
 from fencepost.errors import ConfigurationError, StoreUnavailable
 from fencepost.job import Micros
+from fencepost.queue import KnownQueues
 from fencepost.store.dialects import Dialect, Fault, dialect_for
 from fencepost.store.dialects.sqlite import database_path
 
@@ -82,6 +83,11 @@ class Database:
         """What the store has learnt of the lines it met, by number; a digest, so never stale."""
         self.present_lines: list[int] = []
         """The lines that held ready jobs at the last look: where the next one begins. Old ones do no harm."""
+        self.known_queues = KnownQueues()
+        self.turn_lines: dict[int, Any] = {}
+        """What the store has learnt of the lines in which jobs wait for their turn, by number."""
+        self.turns_wait = False
+        """Whether jobs were left waiting for their turn at the last pass."""
         self._clock = clock
         self._synchronous = synchronous.upper()
         self._busy_timeout = busy_timeout
@@ -236,6 +242,7 @@ class Database:
             patience=patience,
         )
         other._turn = self._turn
+        other.known_queues = self.known_queues
         return other
 
     def close(self) -> None:

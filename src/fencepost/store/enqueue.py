@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -13,15 +13,17 @@ from sqlalchemy.engine import Connection
 
 from fencepost.errors import StoreUnavailable
 from fencepost.job import Backoff, EnqueueResult, Micros, NewJob, OnConflict, Options, State
+from fencepost.planning.fairness import takes_turns
 from fencepost.planning.outcome import waiting
 from fencepost.store.dialects import Dialect
-from fencepost.store.tables import jobs, line_of, live_key_of
+from fencepost.store.tables import jobs, line_of, live_key_of, turn_line_of
 
 __all__ = ["insert_jobs"]
 
 _MOST_ROUNDS = 50
 _DEFAULTS = Options()
 _cached_line = lru_cache(maxsize=4096)(line_of)
+_cached_turn_line = lru_cache(maxsize=4096)(turn_line_of)
 
 _HOLDERS = select(jobs.c.id, jobs.c.live_key, jobs.c.state).where(
     jobs.c.live_key.in_(bindparam("keys", expanding=True))
@@ -32,7 +34,7 @@ _EXISTING = select(jobs.c.id).where(jobs.c.id.in_(bindparam("ids", expanding=Tru
 _REPLACE = update(jobs).where(
     jobs.c.id == bindparam("_id"),
     jobs.c.live_key == bindparam("_live_key"),
-    jobs.c.state.in_([State.READY, State.SCHEDULED]),
+    jobs.c.state.in_([State.READY, State.SCHEDULED, State.BLOCKED]),
 )
 _REPLACED_COLUMNS = (
     *("permit_key", "permit_slots", "permit_policy"),
@@ -58,6 +60,7 @@ def insert_jobs(
     now: Micros,
     *,
     shared_transaction: bool = False,
+    fair: Collection[str] = (),
 ) -> list[EnqueueResult]:
     """Store jobs, in the connection's transaction. One result per job, in order.
 
@@ -69,6 +72,7 @@ def insert_jobs(
         new: the jobs; their ids decide what is a repetition.
         now: the database's clock.
         shared_transaction: the transaction is the application's and may read an old snapshot.
+        fair: the queues whose jobs wait for their tenant's turn.
 
     Raises:
         StoreUnavailable: an identity changed hands so often that its holder could not be named.
@@ -78,7 +82,7 @@ def insert_jobs(
     for _ in range(_MOST_ROUNDS):
         if not pending:
             return [results[job.id] for job in new]
-        pending = _round(dialect, conn, pending, now, results, shared_transaction)
+        pending = _round(dialect, conn, pending, now, results, shared_transaction, fair)
     raise StoreUnavailable(
         f"The identity {pending[0][1].options.key!r} of {pending[0][1].kind} changed hands {_MOST_ROUNDS} times "
         "during one enqueue. Enqueue again."
@@ -92,6 +96,7 @@ def _round(
     now: Micros,
     results: dict[str, EnqueueResult],
     shared_transaction: bool,
+    fair: Collection[str],
 ) -> list[tuple[int, NewJob]]:
     """Insert each identity's first job of those pending, name its holder, and return what is left to do."""
     shapes: dict[tuple[str, ...], list[tuple[Any, ...]]] = {}
@@ -101,7 +106,7 @@ def _round(
     for place, job in pending:
         template = templates.get(id(job.options))
         if template is None or job.kind != template.values[0] or job.occurrence is not None:
-            template = templates[id(job.options)] = _template(job, now)
+            template = templates[id(job.options)] = _template(job, now, fair)
         if template.live_key is not None:
             if template.live_key in contested:  # the same identity twice in one call: one after the other
                 later.append((place, job))
@@ -160,7 +165,7 @@ def _row(job: NewJob, template: _Template, place: int) -> tuple[Any, ...]:
     return (job.id, job.arguments, *template.values, template.rank + place)
 
 
-def _template(job: NewJob, now: Micros) -> _Template:
+def _template(job: NewJob, now: Micros, fair: Collection[str]) -> _Template:
     kind, options = job.kind, job.options
     due_at = now
     if options.start_at is not None:
@@ -177,9 +182,12 @@ def _template(job: NewJob, now: Micros) -> _Template:
         duration_hint=options.duration_hint,
         start_at=options.start_at,
     )
+    line = None if rank is None else _cached_line(options.queue, kind)
+    if rank is not None and options.queue in fair and takes_turns(options.priority):
+        state, line = State.BLOCKED, _cached_turn_line(options.queue, kind, options.tenant)
     live_key = None if options.key is None else live_key_of(kind, options.key)
     optional = {
-        "line": None if rank is None else _cached_line(options.queue, kind),
+        "line": line,
         "wake_at": wake_at,
         "run_at": due_at if due_at > now else None,
         "deadline": options.deadline,

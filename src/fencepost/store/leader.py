@@ -52,6 +52,7 @@ class Pass(StrEnum):
 
     MATERIALISE = "materialise"
     PROMOTE = "promote"
+    TURNS = "turns"
     PERMITS = "permits"
     RECLAIM = "reclaim"
     RETENTION = "retention"

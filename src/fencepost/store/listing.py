@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.engine import Connection
 
 from fencepost.job import LIVE_STATES, Job, Micros, State
-from fencepost.store.control import paused_queues
 from fencepost.store.rows import LISTING_COLUMNS, instant, job_from_row
-from fencepost.store.tables import jobs, live_key_of
+from fencepost.store.tables import jobs, live_key_of, queues
 
 __all__ = [
     "LIVE_PARTS",
@@ -37,6 +36,9 @@ LIVE_PARTS: tuple[ColumnElement[bool], ...] = (
 """Live jobs by the indexes that hold live jobs alone, whatever the number of final ones."""
 
 
+_TOLD = select(queues).where(or_(queues.c.paused_at.is_not(None), queues.c.updated_at.is_not(None)))
+
+
 @dataclass(frozen=True, slots=True)
 class QueueCounts:
     """One queue's live jobs.
@@ -45,6 +47,9 @@ class QueueCounts:
         name: the queue.
         ready, blocked, scheduled, running: how many.
         paused_since: None while it is not paused. An aware datetime in UTC.
+        fair: whether its tenants share it by weight.
+        max_pending, overflow: its bound and what an enqueue beyond it does; None: it has none.
+        shed: how many of its waiting jobs were skipped so far because it was full.
     """
 
     name: str
@@ -53,6 +58,10 @@ class QueueCounts:
     scheduled: int
     running: int
     paused_since: datetime | None
+    fair: bool = False
+    max_pending: int | None = None
+    overflow: str | None = None
+    shed: int = 0
 
 
 def get_job(conn: Connection, job_id: str) -> Job | None:
@@ -170,14 +179,25 @@ def count_live(conn: Connection, kind: str) -> int:
 
 
 def queue_counts(conn: Connection) -> list[QueueCounts]:
-    """Every queue that has live jobs or is paused, by name."""
+    """Every queue that has live jobs, is paused or has settings, by name."""
     counts: dict[str, list[int]] = {}
     for place, part in enumerate(LIVE_PARTS):
         for queue, number in conn.execute(select(jobs.c.queue, func.count()).where(part).group_by(jobs.c.queue)):
             counts.setdefault(queue, [0, 0, 0, 0])[place] = number
-    paused: dict[str, Micros] = paused_queues(conn)
+    told = {row.name: row for row in conn.execute(_TOLD)}
     listed = []
-    for name in sorted(counts.keys() | paused.keys()):
+    for name in sorted(counts.keys() | told.keys()):
         ready, blocked, scheduled, running = counts.get(name, (0, 0, 0, 0))
-        listed.append(QueueCounts(name, ready, blocked, scheduled, running, instant(paused.get(name))))
+        found = QueueCounts(name, ready, blocked, scheduled, running, None)
+        row = told.get(name)
+        if row is not None:
+            found = replace(
+                found,
+                paused_since=instant(row.paused_at),
+                fair=bool(row.fair),
+                max_pending=row.max_pending,
+                overflow=None if row.max_pending is None else row.overflow,
+                shed=row.shed,
+            )
+        listed.append(found)
     return listed

@@ -15,13 +15,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Update, bindparam, func, null, select, update
+from sqlalchemy import BigInteger, ColumnElement, Update, bindparam, func, literal_column, null, select, update
 from sqlalchemy.engine import Connection
 
 from fencepost.job import FINAL_STATES, BusyPolicy, Claim, Micros, Reason, State
 from fencepost.store.dialects import Dialect
 from fencepost.store.guard import held_by
-from fencepost.store.tables import ONE, jobs, line_of, permit_digest_of, permit_line_of, permits, word
+from fencepost.store.tables import (
+    LEAST_PERMIT_LINE,
+    ONE,
+    jobs,
+    line_of,
+    permit_digest_of,
+    permit_line_of,
+    permits,
+    word,
+)
 
 __all__ = ["Slots", "block_rows", "count_free", "lock_slots", "release_permits", "take", "waiting_keys", "wake_waiting"]
 
@@ -86,7 +95,9 @@ _SKIP_WAITING = (
         finished_at=bindparam("_now", type_=BigInteger),
     )
 )
-_LAST_WAITING_LINE = select(func.max(jobs.c.line)).where(jobs.c.line < bindparam("above"))
+_LAST_WAITING_LINE = select(func.max(jobs.c.line)).where(
+    jobs.c.line < bindparam("above"), jobs.c.line >= literal_column(str(LEAST_PERMIT_LINE), BigInteger)
+)
 _WAITING_MEMBER = select(jobs.c.permit_key, jobs.c.permit_slots).where(jobs.c.line == bindparam("line")).limit(1)
 
 

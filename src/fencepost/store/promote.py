@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from sqlalchemy import ColumnElement, Update, bindparam, case, func, null, select, update
 from sqlalchemy.engine import Connection
 
 from fencepost.job import Micros, Priority, Reason, State
+from fencepost.planning.fairness import takes_turns
 from fencepost.planning.outcome import waiting
 from fencepost.planning.rank import urgent_rank
 from fencepost.store.database import Database
 from fencepost.store.rows import UNREADABLE, fixed_start
-from fencepost.store.tables import jobs, line_of, words
+from fencepost.store.tables import jobs, line_of, turn_line_of, words
 
 __all__ = ["is_due", "next_wake", "promote_due"]
 
+_DUE_COLUMNS = ("id", "queue", "kind", "tenant", "state", "priority", "wake_at", "deadline", "options")
+
 # Served by the `wake` index. Neither arguments nor results are read: memory does not grow with the payloads.
 _DUE = (
-    select(*(jobs.c[name] for name in ("id", "queue", "kind", "state", "priority", "wake_at", "deadline", "options")))
+    select(*(jobs.c[name] for name in _DUE_COLUMNS))
     .where(jobs.c.wake_at <= bindparam("now"))
     .order_by(jobs.c.wake_at)
     .limit(bindparam("batch"))
@@ -49,7 +52,7 @@ def _promote_rows(match: ColumnElement[bool], value: Callable[[str], ColumnEleme
         .where(
             match,
             jobs.c.wake_at == value("_started_at"),
-            jobs.c.state.in_(words([State.SCHEDULED, State.READY])),
+            jobs.c.state.in_(words([State.SCHEDULED, State.READY, State.BLOCKED])),
         )
         .values(
             state=value("_state"),
@@ -74,7 +77,7 @@ def promote_due(database: Database, conn: Connection, *, batch: int) -> int:
     due = conn.execute(_DUE, {"now": now, "batch": batch}).fetchall()
     if not due:
         return 0
-    moves = sorted(_move(row, now) for row in due)
+    moves = sorted(_move(row, now, database.known_queues.fair) for row in due)
     return sum(database.dialect.update_rows(conn, _promote_rows, _NAMES, moves))
 
 
@@ -90,7 +93,7 @@ def next_wake(conn: Connection) -> Micros | None:
     return None if found is None else int(found)
 
 
-def _move(row: Any, now: Micros) -> tuple[Any, ...]:
+def _move(row: Any, now: Micros, fair: Collection[str]) -> tuple[Any, ...]:
     """The values of `_NAMES` for one due row."""
     job_id = str(row.id)
     line = line_of(row.queue, row.kind)
@@ -99,7 +102,8 @@ def _move(row: Any, now: Micros) -> tuple[Any, ...]:
         rare = {} if row.options is None else json.loads(row.options)
         hint = int(rare.get("duration_hint", 0))
         start = fixed_start(rare)
-        if row.state == State.READY:  # only a job with a deadline is ready and has a wake_at
+        # Only a job with a deadline is ready, or waits for its turn, and has a wake_at.
+        if row.state in (State.READY, State.BLOCKED):
             moved = (State.READY.value, None, line, urgent_rank(row.deadline, hint), None, None, None)
         else:
             state, rank, wake_at = waiting(
@@ -110,6 +114,8 @@ def _move(row: Any, now: Micros) -> tuple[Any, ...]:
                 duration_hint=hint,
                 start_at=None if start is None or start.at < row.wake_at else start.at,  # or it waits for a retry
             )
+            if state is State.READY and row.queue in fair and takes_turns(Priority(row.priority)):
+                state, line = State.BLOCKED, turn_line_of(row.queue, row.kind, row.tenant)
             moved = (state.value, None, line, rank, wake_at, None, None)
     except UNREADABLE as error:
         text = f"The row cannot be decoded by this version of fencepost: {type(error).__name__}: {error}"

@@ -332,7 +332,7 @@ def materialise(database: Database, conn: Connection, row: Any) -> int:
         occurrence(schedule, at, Trigger.SCHEDULE, is_exact=schedule.is_exact and at >= starts_from)
         for at in plan.fires
     ]
-    insert_jobs(database.dialect, conn, made, now)
+    insert_jobs(database.dialect, conn, made, now, fair=database.known_queues.fair)
     return len(made)
 
 
@@ -431,7 +431,7 @@ def trigger_schedule(
         made = occurrence(schedule, scheduled_for, Trigger.MANUAL)
         made.id = job_id
         made.options = replace(made.options, run_at=None)  # at once, whichever microsecond is free
-        insert_jobs(database.dialect, conn, [made], now)
+        insert_jobs(database.dialect, conn, [made], now, fair=database.known_queues.fair)
         stored = conn.execute(select(jobs.c.id).where(jobs.c.id == job_id)).scalar()
         if stored is not None:
             return EnqueueResult(job_id, created=True)
@@ -473,7 +473,7 @@ def backfill(
     for job in made:
         assert job.occurrence is not None
         job.id = ids.setdefault(job.occurrence.scheduled_for, job.id)
-    insert_jobs(database.dialect, conn, made, now)
+    insert_jobs(database.dialect, conn, made, now, fair=database.known_queues.fair)
     stored = set(_instants_between(conn, name, first, last).values())
     return sorted(stored.intersection(ids.values()))
 

@@ -5,15 +5,17 @@ exactly the index of the state that it is in:
 
 | column          | not null while                      | index serves                             |
 | --------------- | ----------------------------------- | ---------------------------------------- |
-| `line`, `rank`  | ready                               | claim: one range scan per line           |
+| `line`, `rank`  | ready, or blocked                   | claim: one range scan per line           |
 | `wake_at`       | scheduled, or ready with a deadline | promotion of due jobs, urgency           |
 | `lease_until`   | running                             | reclaim of expired leases                |
 | `live_key`      | live, with an identity              | UNIQUE: the identity                     |
 | `finished_at`   | final                               | retention, listing                       |
 
 `line` numbers the pair (queue, kind): the jobs of one kind that wait in one queue stand in one line, so that a
-worker finds the kinds it knows without reading past those it does not. `live_key` is a digest of (kind, key):
-an identity of any length and any alphabet, compared byte for byte whatever the database's collation.
+worker finds the kinds it knows without reading past those it does not. Lines with negative numbers hold `blocked` jobs,
+which no claim finds: those that wait for a permit, and those that wait for their tenant's turn in a fair queue.
+`live_key` is a digest of (kind, key): an identity of any length and any alphabet, compared byte for byte whatever the
+database's collation.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     ColumnElement,
+    Double,
     Index,
     Integer,
     MetaData,
@@ -45,8 +48,10 @@ from fencepost.job import State
 
 __all__ = [
     "KIND_CHARS",
+    "LEAST_PERMIT_LINE",
     "ONE",
     "QUEUE_CHARS",
+    "TENANT_CHARS",
     "jobs",
     "leader",
     "line_of",
@@ -59,6 +64,8 @@ __all__ = [
     "queues",
     "retention",
     "schedules",
+    "tenants",
+    "turn_line_of",
     "word",
     "words",
     "workers",
@@ -66,6 +73,7 @@ __all__ = [
 
 KIND_CHARS = 300
 QUEUE_CHARS = 100
+TENANT_CHARS = 200
 
 metadata = MetaData()
 
@@ -117,7 +125,7 @@ jobs = Table(
     Column("started_at", BigInteger),
     Column("finished_at", BigInteger),
     Column("cancel_requested_at", BigInteger),
-    Column("tenant", String(200)),
+    Column("tenant", String(TENANT_CHARS)),
     Column("schedule", String(200)),
     Column("scheduled_for", BigInteger),
     Column("trigger", String(16)),
@@ -164,6 +172,28 @@ queues = Table(
     metadata,
     Column("name", String(QUEUE_CHARS), primary_key=True),
     Column("paused_at", BigInteger),
+    Column("fair", SmallInteger, nullable=False, server_default=text("0")),
+    Column("fair_period", BigInteger, nullable=False, server_default=text("0")),
+    Column("fair_anchor", BigInteger, nullable=False, server_default=text("0")),
+    Column("virtual_time", BigInteger, nullable=False, server_default=text("0")),
+    Column("last_start", BigInteger, nullable=False, server_default=text("0")),
+    Column("backlogged", SmallInteger, nullable=False, server_default=text("0")),
+    Column("max_pending", Integer),
+    Column("overflow", String(16)),
+    Column("overflow_wait", BigInteger),
+    Column("shed", BigInteger, nullable=False, server_default=text("0")),
+    Column("updated_at", BigInteger),
+    **_MYSQL,
+)
+
+tenants = Table(
+    "fencepost_tenants",
+    metadata,
+    Column("queue", String(QUEUE_CHARS), primary_key=True),
+    Column("tenant", String(TENANT_CHARS), primary_key=True),
+    Column("weight", Double),
+    Column("fair_period", BigInteger, nullable=False),
+    Column("virtual_finish", BigInteger, nullable=False),
     **_MYSQL,
 )
 
@@ -272,7 +302,17 @@ def line_of(queue: str, kind: str) -> int:
 
 def permit_line_of(digest: str) -> int:
     """The line in which the jobs that wait for a permit of a key stand: negative, so that no claim finds it."""
-    return -1 - (int(digest[:16], 16) >> 1)
+    return -1 - (int(digest[:16], 16) >> 2)
+
+
+LEAST_PERMIT_LINE = -(2**62)
+"""Permit lines are from here to -1; below stand the jobs that wait for their tenant's turn in a fair queue."""
+
+
+def turn_line_of(queue: str, kind: str, tenant: str | None) -> int:
+    """The line in which a tenant's jobs of a kind wait for their turn in a fair queue, in order of arrival."""
+    digest = blake2b(f"{queue}\0{kind}\0{tenant or ''}".encode(), digest_size=8).digest()
+    return LEAST_PERMIT_LINE - 1 - (int.from_bytes(digest, "big") >> 2)
 
 
 def permit_digest_of(key: str) -> str:

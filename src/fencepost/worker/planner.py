@@ -24,6 +24,7 @@ from fencepost.planner.leadership import Leadership
 from fencepost.planner.passes import (
     LOOK_SECONDS,
     RECLAIM_SECONDS,
+    TURNS_SECONDS,
     PassLog,
     housekeep,
     promote,
@@ -116,6 +117,7 @@ class Planner:
         self._looked_at = time.monotonic()
         lead = self._leadership.lead
         if fenced is None or lead is None:
+            self._store.learn_queues()
             return self._stand_by()
         try:
             return self._run_passes(fenced, lead)
@@ -155,11 +157,13 @@ class Planner:
     def _stand_by(self) -> float:
         ahead = seconds_until_wake(self._store)
         is_own = time.monotonic() < self._own_until
-        if ahead <= (0.0 if is_own else -_OVERDUE_SECONDS):
+        if is_own or ahead <= -_OVERDUE_SECONDS:
             if promote(self._store):
                 self._on_moved()
             ahead = seconds_until_wake(self._store)
-        return max(0.0, min(LOOK_SECONDS, ahead if is_own else LOOK_SECONDS))
+        if not is_own:
+            return LOOK_SECONDS
+        return max(0.0, min(TURNS_SECONDS if self._store.turns_wait else LOOK_SECONDS, ahead))
 
     def _may_reclaim(self) -> bool:
         """Whether expired leases may be taken back.
