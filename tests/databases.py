@@ -21,7 +21,15 @@ SERVERS = {
 }
 NAMES = ("sqlite", *SERVERS)
 _DRIVERS = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql"}
-TABLES = ("fencepost_jobs", "fencepost_queues", "fencepost_workers", "fencepost_permits", "fencepost_schedules")
+TABLES = (
+    "fencepost_jobs",
+    "fencepost_queues",
+    "fencepost_workers",
+    "fencepost_permits",
+    "fencepost_schedules",
+    "fencepost_limits",
+    "fencepost_holdings",
+)
 
 
 @cache

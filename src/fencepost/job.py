@@ -15,7 +15,7 @@ The life of a job (each arrow is one guarded write):
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -38,12 +38,14 @@ __all__ = [
     "Hold",
     "Job",
     "Lease",
+    "Limits",
     "Micros",
     "NewJob",
     "Occurrence",
     "OnConflict",
     "Options",
     "Priority",
+    "Rate",
     "Reason",
     "State",
     "Trigger",
@@ -163,6 +165,34 @@ class Concurrency:
     busy: BusyPolicy = BusyPolicy.QUEUE
 
 
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A rate limit of a key's own: at most `burst + per_second * t` jobs that name it start within any t seconds.
+
+    Attributes:
+        key: its name; jobs of all kinds, queues and nodes that name it share one token bucket.
+        per_second: tokens a second, more than 0, at most 1,000,000; each start takes one token.
+        burst: how many may start at once after a quiet time, at least 1; default 1.
+    """
+
+    key: str
+    per_second: float
+    burst: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a job needs beside a permit of its concurrency key, to start.
+
+    Attributes:
+        rate: a token of this bucket.
+        resources: amounts of named buckets and semaphores, in the order of the names.
+    """
+
+    rate: Rate | None = None
+    resources: tuple[tuple[str, int], ...] = ()
+
+
 class OnConflict(StrEnum):
     """What an enqueue does when a live job holds its identity."""
 
@@ -225,6 +255,10 @@ class Options:
     tags: tuple[str, ...] = ()
     tenant: str | None = None
     concurrency: Concurrency | None = None
+    rate: Rate | None = None
+    resources: tuple[tuple[str, int], ...] = ()
+    computed: tuple[tuple[str, Callable[..., Any]], ...] = ()
+    """`concurrency` and `rate` that are worked out from a job's arguments, when it is built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +346,8 @@ class Claim:
     """The database's clock at the claim."""
     fencing_token: int | None = None
     """Of its permit, if it has a concurrency key: grows every time a permit of the slot is taken."""
+    limits: Limits | None = None
+    """What it took beside the permit."""
 
     @property
     def id(self) -> str:
@@ -368,6 +404,8 @@ class Job:
     lease_until: datetime | None
     cancel_requested: bool
     history: tuple[Attempt, ...]
+    waits_for: str | None = None
+    """What a blocked job waits for, in words: `concurrency key 'user-7'`, `rate 'acme'`, `resource 'gpu'`."""
 
     @property
     def is_final(self) -> bool:

@@ -1,4 +1,4 @@
-"""The passes and their order: make the occurrences that are due, promote, take back what was left behind."""
+"""The passes and their order: make the occurrences that are due, promote, wake for tokens, take back what was left."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ def housekeep(store: Store, *, reclaims: bool) -> int:
         moved += promoted
         if promoted < _BATCH:
             break
+    moved += store.wake_due()
     if reclaims:
         moved += store.wake_freed()
     while reclaims:

@@ -19,21 +19,23 @@ from fencepost.ids import new_id
 from fencepost.job import DEFAULT_LEASE_SECONDS, Claim, EnqueueResult, Job, Lease, Micros, NewJob, Reason
 from fencepost.planning.outcome import Outcome, Verb
 from fencepost.schedule import NewSchedule, Schedule
-from fencepost.store import control, leases, listing, retention, schedules, schema, workers
-from fencepost.store.admission import wake_freed
+from fencepost.store import control, leases, limits, listing, retention, schedules, schema, workers
+from fencepost.store.admission import wake_line
 from fencepost.store.claim import claim, ready_lines
 from fencepost.store.database import Clock, Database
+from fencepost.store.demands import Gate
 from fencepost.store.enqueue import insert_jobs
 from fencepost.store.figures import ScheduleFigures, schedule_figures
 from fencepost.store.leases import Heartbeat
+from fencepost.store.limits import Limit
 from fencepost.store.listing import QueueCounts
-from fencepost.store.permits import waiting_keys
 from fencepost.store.promote import is_due, next_wake, promote_due
 from fencepost.store.settle import settle
+from fencepost.store.waiting import waiting_lines
 from fencepost.store.workers import Worker
 from fencepost.timing import micros
 
-__all__ = ["Clock", "Database", "Heartbeat", "QueueCounts", "ScheduleFigures", "Store", "Worker"]
+__all__ = ["Clock", "Database", "Gate", "Heartbeat", "Limit", "QueueCounts", "ScheduleFigures", "Store", "Worker"]
 
 T = TypeVar("T")
 
@@ -43,6 +45,8 @@ _RESULT = ResultCodec(Any, "complete")
 _PRUNE_BATCH = 1000
 _PASS_BATCH = 500
 _SCHEDULE_BATCH = 100
+_BUCKET_BATCH = 100
+_GATE_BATCH = 50
 
 
 class Store:
@@ -57,6 +61,7 @@ class Store:
         self.database = database
         self._migrates = migrates
         self._schema_checked = False
+        self._looked_at = 0
 
     def ensure_schema(self) -> None:
         """Check the tables' version once, and create or upgrade them where that was asked for.
@@ -261,8 +266,12 @@ class Store:
         return self._write(lambda conn: promote_due(self.database, conn, batch=batch))
 
     def next_wake(self) -> Micros | None:
-        """The earliest instant at which a job becomes due, or None."""
-        return self._read(next_wake)
+        """The earliest instant at which a job becomes due, or the tokens for which one waits; or None."""
+
+        def look(conn: Connection) -> Micros | None:
+            return min((at for at in (next_wake(conn), limits.next_due(conn)) if at is not None), default=None)
+
+        return self._read(look)
 
     def reclaim_expired(self, *, batch: int = _PASS_BATCH) -> int:
         """Take back leases that ran out. Returns how many; call again while it returns `batch`."""
@@ -270,11 +279,43 @@ class Store:
             return 0
         return self._write(lambda conn: leases.reclaim_expired(self.database, conn, batch=batch))
 
-    def wake_freed(self) -> int:
-        """Wake jobs that wait for a permit that is free: what a release does at once, made good if it was not."""
-        if not self._read(waiting_keys):
+    def wake_due(self, *, batch: int = _BUCKET_BATCH) -> int:
+        """Wake those who wait at buckets whose tokens have come. Returns how many."""
+
+        def is_due(conn: Connection) -> bool:
+            due_at = limits.next_due(conn)
+            return due_at is not None and due_at <= self.database.now(conn)
+
+        if not self._read(is_due):
             return 0
-        return self._write(lambda conn: wake_freed(self.database, conn))
+        return self._write(lambda conn: limits.wake_due(self.database, conn, batch=batch))
+
+    def wake_freed(self, *, batch: int = _GATE_BATCH) -> int:
+        """Wake jobs that wait for something that is free: what a release does at once, made good if it was not.
+
+        A call looks at some of the gates at which jobs wait, the next one at those after them.
+        """
+        lines = self._read(lambda conn: waiting_lines(conn, self._looked_at, batch))
+        self._looked_at = lines[-1] if len(lines) == batch else 0
+        return sum(self._write(lambda conn, line=line: wake_line(self.database, conn, line)) for line in lines)  # type: ignore[misc]
+
+    # Limits
+
+    def declare_bucket(self, gate: Gate, name: str, per_second: float, burst: int) -> int:
+        """Create or change a bucket; see `fencepost.store.limits.declare_bucket`."""
+        return self._write(lambda conn: limits.declare_bucket(self.database, conn, gate, name, per_second, burst))
+
+    def declare_capacity(self, gate: Gate, name: str, capacity: int) -> int:
+        """Create or change a semaphore or a key's slots; see `fencepost.store.limits.declare_capacity`."""
+        return self._write(lambda conn: limits.declare_capacity(self.database, conn, gate, name, capacity))
+
+    def delete_limit(self, gate: Gate, name: str) -> bool:
+        """Remove a declared limit. Returns whether there was one."""
+        return self._write(lambda conn: limits.delete_limit(conn, gate, name))
+
+    def list_limits(self) -> list[Limit]:
+        """What is declared, by kind and name."""
+        return self._read(lambda conn: limits.list_limits(self.database, conn))
 
     def prune(self, older_than: float | timedelta, *, batch: int = _PRUNE_BATCH) -> int:
         """Delete final jobs that ended more than `older_than` (seconds or timedelta) ago, a batch a transaction.
@@ -289,7 +330,10 @@ class Store:
             gone = self._write(lambda conn: retention.prune_batch(conn, cutoff, batch=batch))
             total += gone
             if gone < batch:
-                return total
+                break
+        while self._write(lambda conn: limits.prune_idle(self.database, conn, batch=batch)) >= batch:
+            pass
+        return total
 
     def has_ready(self, kinds: Collection[str], queues: Collection[str] | None) -> bool:
         """Whether a claim of these kinds in these queues (None: all) would find something."""

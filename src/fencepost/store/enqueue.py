@@ -14,8 +14,9 @@ from sqlalchemy.engine import Connection
 from fencepost.errors import StoreUnavailable
 from fencepost.job import Backoff, EnqueueResult, Micros, NewJob, OnConflict, Options, State
 from fencepost.planning.outcome import waiting
+from fencepost.store.demands import encode_limits
 from fencepost.store.dialects import Dialect
-from fencepost.store.tables import jobs, line_of, live_key_of
+from fencepost.store.tables import gate_of, jobs, line_of, live_key_of
 
 __all__ = ["insert_jobs"]
 
@@ -35,7 +36,7 @@ _REPLACE = update(jobs).where(
     jobs.c.state.in_([State.READY, State.SCHEDULED]),
 )
 _REPLACED_COLUMNS = (
-    *("permit_key", "permit_slots", "permit_policy"),
+    *("permit_key", "permit_slots", "permit_policy", "limits"),
     *("queue", "state", "priority", "line", "rank", "wake_at", "max_attempts", "hold", "run_at"),
     *("deadline", "tenant", "tags", "options", "arguments"),
 )
@@ -171,8 +172,7 @@ def _template(job: NewJob, now: Micros) -> _Template:
         options.priority, due_at, now, deadline=options.deadline, duration_hint=options.duration_hint
     )
     live_key = None if options.key is None else live_key_of(kind, options.key)
-    optional = {
-        "line": None if rank is None else _cached_line(options.queue, kind),
+    optional: dict[str, Any] = {
         "wake_at": wake_at,
         "run_at": due_at if due_at > now else None,
         "deadline": options.deadline,
@@ -189,6 +189,11 @@ def _template(job: NewJob, now: Micros) -> _Template:
             "permit_slots": options.concurrency.slots,
             "permit_policy": options.concurrency.busy.value,
         }
+    if options.rate is not None or options.resources:
+        optional["limits"] = encode_limits(options.rate, options.resources)
+    if rank is not None:
+        gate = gate_of(optional.get("permit_key"), optional.get("limits"))
+        optional["line"] = _cached_line(options.queue, kind, gate=gate)
     if job.occurrence is not None:
         optional |= {
             "schedule": job.occurrence.schedule,

@@ -152,6 +152,7 @@ class Worker:
         self._board = Board(self._settler.put, self._slot_freed, self._settler.wake)
         self._claimer: Claimer | None = None
         self._planner_wake = threading.Event()
+        self._store.database.on_due = self._planner_wake.set
         self._heartbeat: Heartbeat | None = None
         self._reclaims_from = 0.0
 
