@@ -41,18 +41,22 @@ from fencepost.handle import JobHandle
 from fencepost.job import (
     Attempt,
     Backoff,
+    BusyPolicy,
     Claim,
+    Concurrency,
     Hold,
     Job,
     Lease,
     NewJob,
     OnConflict,
     Priority,
+    Rate,
     Reason,
     State,
     Trigger,
 )
 from fencepost.schedule import Misfire, Schedule
+from fencepost.store import Limit
 from fencepost.worker import Worker
 
 __version__ = "0.1.0"
@@ -63,8 +67,10 @@ __all__ = [
     "ArgumentsError",
     "Attempt",
     "Backoff",
+    "BusyPolicy",
     "Cancel",
     "Claim",
+    "Concurrency",
     "ConfigurationError",
     "DecodingError",
     "EncodingError",
@@ -82,10 +88,12 @@ __all__ = [
     "JobSkipped",
     "Lease",
     "LeaseLost",
+    "Limit",
     "Misfire",
     "NewJob",
     "OnConflict",
     "Priority",
+    "Rate",
     "Reason",
     "ResultError",
     "ResultTimeout",

@@ -7,15 +7,18 @@ from dataclasses import asdict
 from typing import Any
 
 from fencepost.errors import ConfigurationError
-from fencepost.job import Backoff, Micros, Options, Priority
+from fencepost.job import Backoff, BusyPolicy, Concurrency, Micros, Options, Priority, Rate
 from fencepost.planning.cron import checked
 from fencepost.schedule import Cron, Every, Misfire, NewSchedule, Once, Overlap, Schedule, Timing
 from fencepost.store.rows import instant
 
 __all__ = ["definition_columns", "schedule_from_row", "shown_schedule"]
 
-_KEPT_ELSEWHERE = ("queue", "delay", "run_at", "deadline", "key", "hold", "on_conflict", "concurrency")
+_KEPT_ELSEWHERE = ("queue", "delay", "run_at", "deadline", "key", "hold", "on_conflict", "computed")
 """Options that belong to one job and not to a schedule, or that have columns of their own."""
+
+_KEPT_IF_GIVEN = ("concurrency", "rate", "resources")
+"""Options that came later: a schedule without them has the digest that it always had, so that it is not started anew."""
 
 
 def definition_columns(new: NewSchedule) -> dict[str, Any]:
@@ -99,6 +102,9 @@ def _encode_options(options: Options) -> str:
     kept = asdict(options)
     for elsewhere in _KEPT_ELSEWHERE:
         del kept[elsewhere]
+    for late in _KEPT_IF_GIVEN:
+        if not kept[late]:
+            del kept[late]
     return json.dumps(kept, ensure_ascii=False, sort_keys=True)
 
 
@@ -110,6 +116,13 @@ def _decode_options(text: str | None, queue: str) -> Options:
         stored["priority"] = Priority(stored["priority"])
     if "tags" in stored:
         stored["tags"] = tuple(stored["tags"])
+    if "concurrency" in stored:
+        busy = BusyPolicy(stored["concurrency"]["busy"])
+        stored["concurrency"] = Concurrency(**(stored["concurrency"] | {"busy": busy}))
+    if "rate" in stored:
+        stored["rate"] = Rate(**stored["rate"])
+    if "resources" in stored:
+        stored["resources"] = tuple((name, _whole(amount)) for name, amount in stored["resources"])
     options = Options(queue=queue, **stored)
     _whole(options.max_attempts)
     _whole(options.duration_hint)

@@ -1,7 +1,8 @@
 """What a job needs to start: a permit, tokens, shares of a semaphore. Each is asked for at a gate.
 
 A gate is named by a digest of what it is and of its name. Those who wait at one stand in the negative line of that
-digest. Where several gates are locked it is in the order of their digests, so that no two transactions wait in a circle.
+digest. Where several gates are locked it is in the order of their digests, so that no two transactions wait for each
+other in a circle.
 """
 
 from __future__ import annotations

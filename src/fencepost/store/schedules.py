@@ -331,7 +331,7 @@ def occurrence(schedule: NewSchedule, scheduled_for: Micros, trigger: Trigger) -
 
 def _concurrency(schedule: NewSchedule) -> Concurrency | None:
     if schedule.overlap is Overlap.ALLOW:
-        return None
+        return schedule.options.concurrency
     key = schedule.permit_key or f"schedule:{schedule.name}"
     return Concurrency(key, schedule.slots, BusyPolicy(schedule.overlap.value))
 
