@@ -123,10 +123,10 @@ class Limits:
         self.list()  # it may have been raised elsewhere
         for name, amount in resources:
             most = self._known.get(name, amount)
-            if amount > most:
+            if amount > most > 0:  # at 0 somebody has stopped it for a while
                 raise ConfigurationError(
-                    f"A job that takes {amount:,} of {name!r} could never start: there are {most:,}. Ask for less, or raise "
-                    "it with app.limits.set_bucket or set_semaphore."
+                    f"A job that takes {amount:,} of {name!r} could never start: there are {most:,}. Ask for less, or "
+                    "raise it with app.limits.set_bucket or set_semaphore."
                 )
 
 

@@ -135,8 +135,8 @@ def build_schedule(
         job_options = resolve(job_options, handler.function, handler.kind, handler.arguments.given(checked))
     if overlap is not Overlap.ALLOW and job_options.concurrency is not None:
         raise ConfigurationError(
-            f"The schedule {name!r} has overlap={overlap.value!r}, and its job a concurrency key: a job holds one. Give the "
-            "schedule that key (key=, slots=), or options={'concurrency': None}."
+            f"The schedule {name!r} has overlap={overlap.value!r}, and its job a concurrency key: a job holds one. Give "
+            "the schedule that key (key=, slots=), and options={'concurrency': None}."
         )
     return NewSchedule(
         name=check_name(name, "a schedule's name", _NAME_CHARS),

@@ -18,7 +18,7 @@ _KEPT_ELSEWHERE = ("queue", "delay", "run_at", "deadline", "key", "hold", "on_co
 """Options that belong to one job and not to a schedule, or that have columns of their own."""
 
 _KEPT_IF_GIVEN = ("concurrency", "rate", "resources")
-"""Options that came later: a schedule without them has the digest that it always had, so that it is not started anew."""
+"""Options that came later: a schedule without them keeps the digest that it had, and is not started anew."""
 
 
 def definition_columns(new: NewSchedule) -> dict[str, Any]:

@@ -13,8 +13,8 @@ exactly the index of the state that it is in:
 
 `line` numbers the pair (queue, kind): the jobs of one kind that wait in one queue stand in one line, so that a
 worker finds the kinds it knows without reading past those it does not. (Those under limits stand in a few lines beside
-it; those that wait for a limit, `blocked`, in the negative line of what they wait for.) `live_key` is a digest of (kind,
-key): an identity of any length and any alphabet, compared byte for byte whatever the database's collation.
+it; those that wait for a limit, `blocked`, in the negative line of what they wait for.) `live_key` is a digest of
+(kind, key): an identity of any length and any alphabet, compared byte for byte whatever the database's collation.
 """
 
 from __future__ import annotations
