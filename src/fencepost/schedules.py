@@ -135,7 +135,7 @@ def build_schedule(
         job_options = resolve(job_options, handler.function, handler.kind, handler.arguments.given(checked))
     if overlap is not Overlap.ALLOW and job_options.concurrency is not None:
         raise ConfigurationError(
-            f"The schedule {name!r} has overlap={overlap.value!r}, and its job a concurrency key: a job holds one. Give "
+            f"The schedule {name!r} has overlap={overlap.value!r}, and its job a concurrency key: it holds one. Give "
             "the schedule that key (key=, slots=), and options={'concurrency': None}."
         )
     return NewSchedule(

@@ -59,7 +59,10 @@ def admit(database: Database, conn: Connection, claims: Sequence[tuple[int, Clai
     for rank, claim, demands in wanting:
         lacking = [demand for demand in demands if not rooms[demand.digest].fits(rank, claim, demand)]
         if lacking:
-            refused.append((rank, claim, demands, _where_to_wait(lacking)))
+            waits_at = _where_to_wait(lacking)
+            if not rooms[waits_at.digest].never_fits(waits_at):
+                rooms[waits_at.digest].close()
+            refused.append((rank, claim, demands, waits_at))
             continue
         for demand in demands:
             rooms[demand.digest].take(claim, demand)

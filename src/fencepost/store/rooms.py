@@ -118,6 +118,7 @@ class Room(ABC):
         self.digest = digest
         self.line = permit_line_of(digest)
         self._passed_over = False
+        self._is_closed = False
 
     @abstractmethod
     def fits(self, rank: int, claim: Claim, demand: Demand) -> bool:
@@ -126,6 +127,10 @@ class Room(ABC):
     @abstractmethod
     def take(self, claim: Claim, demand: Demand) -> None:
         """Take it. It must fit."""
+
+    def close(self) -> None:
+        """Somebody lies down here: those behind in this transaction do not overtake, however little they demand."""
+        self._is_closed = True
 
     def never_fits(self, demand: Demand) -> bool:
         """Whether there will be no room for it before the limit is changed."""
@@ -170,6 +175,8 @@ class Room(ABC):
 
     def _is_first(self, rank: int) -> bool:
         """Whether nobody with a better rank waits here: a small demand never overtakes a large one for good."""
+        if self._is_closed:
+            return False
         best = best_waiting_rank(self._conn, self.line)
         is_first = best is None or rank <= best
         self._passed_over = self._passed_over or not is_first
@@ -306,7 +313,7 @@ class BucketRoom(Room):
         self._adopt(demand)
         if demand.amount > self._bucket.tokens(self._now):
             return False
-        return self._due_at is None or self._is_first(rank)
+        return not self._is_closed and (self._due_at is None or self._is_first(rank))
 
     def take(self, claim: Claim, demand: Demand) -> None:
         taken = self._bucket.take(self._now, demand.amount)
