@@ -354,6 +354,11 @@ class Claim:
         """The job's id."""
         return self.lease.job_id
 
+    @property
+    def gives_back(self) -> bool:
+        """Whether somebody else may start when it ends: it holds a permit, or may hold shares of semaphores."""
+        return self.concurrency is not None or (self.limits is not None and bool(self.limits.resources))
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:

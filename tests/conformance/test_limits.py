@@ -203,7 +203,7 @@ def test_those_who_wait_for_tokens_are_woken_when_they_come_in_rank_order(store:
     assert [claim.id for claim in claim_all(store)] == ids[:1]
     high = put(store, rate=Rate("k", 2, 1), priority=Priority.HIGH).id
     assert claim_all(store) == []
-    due = store.next_wake()
+    due = store.next_due()
     assert due is not None
     assert 0.49 * SECOND < due - clock.now() <= 0.5 * SECOND
     assert store.wake_due() == 0

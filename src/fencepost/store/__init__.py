@@ -266,12 +266,8 @@ class Store:
         return self._write(lambda conn: promote_due(self.database, conn, batch=batch))
 
     def next_wake(self) -> Micros | None:
-        """The earliest instant at which a job becomes due, or the tokens for which one waits; or None."""
-
-        def look(conn: Connection) -> Micros | None:
-            return min((at for at in (next_wake(conn), limits.next_due(conn)) if at is not None), default=None)
-
-        return self._read(look)
+        """The earliest instant at which a job becomes due, or None."""
+        return self._read(next_wake)
 
     def reclaim_expired(self, *, batch: int = _PASS_BATCH) -> int:
         """Take back leases that ran out. Returns how many; call again while it returns `batch`."""
@@ -280,15 +276,25 @@ class Store:
         return self._write(lambda conn: leases.reclaim_expired(self.database, conn, batch=batch))
 
     def wake_due(self, *, batch: int = _BUCKET_BATCH) -> int:
-        """Wake those who wait at buckets whose tokens have come. Returns how many."""
+        """Wake those who wait at buckets whose tokens have come. Returns how many; see also `Database.on_due`."""
 
-        def is_due(conn: Connection) -> bool:
-            due_at = limits.next_due(conn)
-            return due_at is not None and due_at <= self.database.now(conn)
+        def look(conn: Connection) -> tuple[Micros | None, Micros]:
+            return limits.next_due(conn), self.database.now(conn)
 
-        if not self._read(is_due):
+        due_at, now = self._read(look)
+        if due_at is None:
             return 0
-        return self._write(lambda conn: limits.wake_due(self.database, conn, batch=batch))
+        if due_at > now:
+            self.database.tell_due(due_at - now)
+            return 0
+        woken, due_at, now = self._write(lambda conn: limits.wake_due(self.database, conn, batch=batch))
+        if due_at is not None:
+            self.database.tell_due(due_at - now)
+        return woken
+
+    def next_due(self) -> Micros | None:
+        """The earliest instant at which somebody is to be woken who waits for tokens, or None."""
+        return self._read(limits.next_due)
 
     def wake_freed(self, *, batch: int = _GATE_BATCH) -> int:
         """Wake jobs that wait for something that is free: what a release does at once, made good if it was not.

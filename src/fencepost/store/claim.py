@@ -248,7 +248,7 @@ def _claim_batch(
 
     batch = database.write(work)
     if dues:
-        database.tell_due()
+        database.tell_due(min(dues) - batch.now)
     return batch
 
 

@@ -82,8 +82,8 @@ class Database:
         """What the store has learnt of the lines it met, by number; a digest, so never stale."""
         self.present_lines: list[int] = []
         """The lines that held ready jobs at the last look: where the next one begins. Old ones do no harm."""
-        self.on_due: Callable[[], None] | None = None
-        """Called when a job lies down here whom nobody but a planner will wake, at its instant."""
+        self.on_due: Callable[[Micros], None] | None = None
+        """Told in how many microseconds somebody is to be woken who waits for tokens: nobody else will tell."""
         self._clock = clock
         self._synchronous = synchronous.upper()
         self._busy_timeout = busy_timeout
@@ -138,10 +138,10 @@ class Database:
         now = self.dialect.now_and_pin(conn)
         return self._clock.now() if self._clock is not None else now
 
-    def tell_due(self) -> None:
-        """A job has lain down that is to be woken at an instant."""
+    def tell_due(self, span: Micros) -> None:
+        """Somebody is to be woken after that span."""
         if self.on_due is not None:
-            self.on_due()
+            self.on_due(max(0, span))
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:

@@ -188,15 +188,16 @@ def next_due(conn: Connection) -> Micros | None:
     return None if found is None else int(found)
 
 
-def wake_due(database: Database, conn: Connection, *, batch: int) -> int:
+def wake_due(database: Database, conn: Connection, *, batch: int) -> tuple[int, Micros | None, Micros]:
     """Wake those who wait at buckets whose tokens have come, best-ranked first, as many as there are tokens.
 
     Returns:
-        How many were woken.
+        How many were woken, the next instant at which somebody is to be, or None, and the database's clock.
     """
     now = database.now_and_pin(conn)
     due = conn.execute(_DUE, {"now": now, "batch": batch}).fetchall()
-    return sum(BucketRoom(database.dialect, conn, row, now).wake() for row in due)
+    woken = sum(BucketRoom(database.dialect, conn, row, now).wake() for row in due)
+    return woken, next_due(conn), now
 
 
 def prune_idle(database: Database, conn: Connection, *, batch: int) -> int:

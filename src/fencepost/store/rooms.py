@@ -49,6 +49,7 @@ BUCKET, SEMAPHORE, RATE, SLOTS = "bucket", "semaphore", "rate", "slots"
 """The words in the column `kind`."""
 
 _MOST_WOKEN = 500
+_UNKNOWN = object()
 
 _LOCK_LIMITS = (
     select(limits)
@@ -119,6 +120,7 @@ class Room(ABC):
         self.line = permit_line_of(digest)
         self._passed_over = False
         self._is_closed = False
+        self._best: Any = _UNKNOWN
 
     @abstractmethod
     def fits(self, rank: int, claim: Claim, demand: Demand) -> bool:
@@ -177,8 +179,9 @@ class Room(ABC):
         """Whether nobody with a better rank waits here: a small demand never overtakes a large one for good."""
         if self._is_closed:
             return False
-        best = best_waiting_rank(self._conn, self.line)
-        is_first = best is None or rank <= best
+        if self._best is _UNKNOWN:  # it stays as it is while the gate is locked: asked once a claim, not once a job
+            self._best = best_waiting_rank(self._conn, self.line)
+        is_first = self._best is None or rank <= self._best
         self._passed_over = self._passed_over or not is_first
         return is_first
 

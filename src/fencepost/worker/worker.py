@@ -152,7 +152,6 @@ class Worker:
         self._board = Board(self._settler.put, self._slot_freed, self._settler.wake)
         self._claimer: Claimer | None = None
         self._planner_wake = threading.Event()
-        self._store.database.on_due = self._planner_wake.set
         self._heartbeat: Heartbeat | None = None
         self._reclaims_from = 0.0
 
@@ -280,7 +279,7 @@ class Worker:
         pools = [Pool("main", self._registry.kinds() - in_processes, self._concurrency)]
         if in_processes:
             pools.append(Pool("process", in_processes, self._processes))
-        return Claimer(
+        claimer = Claimer(
             self._store,
             self.owner,
             self._registry,
@@ -292,6 +291,8 @@ class Worker:
             poll_seconds=self._poll_seconds,
             is_finished=self._is_finished,
         )
+        self._store.database.on_due = claimer.wake_after
+        return claimer
 
     def _slot_freed(self) -> None:
         if self._claimer is not None:
