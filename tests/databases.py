@@ -31,7 +31,7 @@ TABLES = (
         "fencepost_permits",
         "fencepost_schedules",
     ),
-    *("fencepost_leader", "fencepost_passes", "fencepost_retention"),
+    *("fencepost_limits", "fencepost_holdings", "fencepost_leader", "fencepost_passes", "fencepost_retention"),
 )
 
 

@@ -43,7 +43,9 @@ from fencepost.handle import JobHandle
 from fencepost.job import (
     Attempt,
     Backoff,
+    BusyPolicy,
     Claim,
+    Concurrency,
     Hold,
     Job,
     Lease,
@@ -51,6 +53,7 @@ from fencepost.job import (
     OnConflict,
     OnMiss,
     Priority,
+    Rate,
     Reason,
     State,
     Trigger,
@@ -58,6 +61,7 @@ from fencepost.job import (
 from fencepost.queue import Overflow, QueueSettings
 from fencepost.retention import Retention
 from fencepost.schedule import Misfire, Schedule
+from fencepost.store import Limit
 from fencepost.worker import Worker
 
 __version__ = "0.1.0"
@@ -68,8 +72,10 @@ __all__ = [
     "ArgumentsError",
     "Attempt",
     "Backoff",
+    "BusyPolicy",
     "Cancel",
     "Claim",
+    "Concurrency",
     "ConfigurationError",
     "DecodingError",
     "EncodingError",
@@ -88,6 +94,7 @@ __all__ = [
     "LeadershipLost",
     "Lease",
     "LeaseLost",
+    "Limit",
     "Misfire",
     "NewJob",
     "OnConflict",
@@ -96,6 +103,7 @@ __all__ = [
     "Priority",
     "QueueFull",
     "QueueSettings",
+    "Rate",
     "Reason",
     "ResultError",
     "ResultTimeout",

@@ -25,6 +25,8 @@ from fencepost.function import Decorator, JobFunction, Prepared
 from fencepost.handle import JobHandle
 from fencepost.ids import new_id, parse_id
 from fencepost.job import FINAL_STATES, EnqueueResult, Job, NewJob, Options, State
+from fencepost.limit_options import check_computed
+from fencepost.limits import Limits
 from fencepost.options import Asked, build_options, check_name
 from fencepost.planner.retention import Walk
 from fencepost.planning.fixed_start import StartFigures
@@ -191,6 +193,8 @@ class App:
         self.jobs = Jobs(self)
         self.schedules = Schedules(self)
         self.queues = Queues(self)
+        self.limits = Limits(self.store, self._wake_workers)
+        """Buckets, semaphores, and what keys are held to, at run time."""
         self._registry = Registry()
         self._enqueuer = Enqueuer(self.store)
         self._max_payload_bytes = max_payload_bytes
@@ -259,6 +263,7 @@ class App:
                 context_type=JobContext,
                 max_payload_bytes=self._max_payload_bytes,
             )
+            check_computed(handler.options, function, handler.kind)
             self._registry.add(handler)
             return JobFunction(self, handler)
 

@@ -101,6 +101,10 @@ class ArgumentsCodec:
             ArgumentsError: missing, unknown or wrongly typed ones, each named.
             EncodingError: a value that would not come back equal, or too large.
         """
+        return self.encode_checked(args, kwargs)[0]
+
+    def encode_checked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, BaseModel]:
+        """What `encode` returns, and the checked arguments for `given`. The same errors."""
         if args:
             kwargs = self._by_name(args, kwargs)
         try:
@@ -120,7 +124,11 @@ class ArgumentsCodec:
             self._check_round_trip(checked, text)
         if len(encoded) > self._max_bytes:
             raise EncodingError(_too_large(f"{self._name}: the arguments", len(encoded), self._max_bytes))
-        return _without_nul(text)
+        return _without_nul(text), checked
+
+    def given(self, checked: BaseModel) -> dict[str, Any]:
+        """Checked arguments by name; those that were not given stay away."""
+        return self._given(checked)
 
     def decode(self, text: str) -> dict[str, Any]:
         """The arguments by name. What was not given stays away, so that the handler's own default applies.

@@ -10,6 +10,7 @@ from fencepost.context import JobContext
 from fencepost.handle import JobHandle
 from fencepost.ids import new_id
 from fencepost.job import NewJob, Options
+from fencepost.limit_options import check_computed, resolve
 from fencepost.options import Asked, build_options
 from fencepost.registry import Handler
 
@@ -57,12 +58,22 @@ class Prepared(Generic[P, R]):
             keep_result: whether what the handler returns is stored; default True.
             tags: words to find it by.
             tenant: on whose behalf it runs.
+            concurrency: a key, of whose jobs one runs at a time; (key, slots), for so many at a time; a `Concurrency`;
+                or a function of arguments of the handler's, by their names, that returns one of these, or None for no
+                limit.
+            rate: (key, per_second, burst), or a `Rate`: of the jobs with this key, whatever their kinds, queues and
+                nodes, at most burst + per_second * t start in any t seconds; or such a function.
+            resources: amounts of named buckets and semaphores (see `app.limits`) that it takes to start. It waits for
+                one that nobody has declared yet.
 
         Raises:
             ConfigurationError: a value that cannot be, with what would be right.
         """
         joins = self._connection if connection is None else connection
-        return Prepared(self.app, self.handler, build_options(self._options, **options), joins)
+        changed = build_options(self._options, **options)
+        if changed.computed:
+            check_computed(changed, self.handler.function, self.handler.kind)
+        return Prepared(self.app, self.handler, changed, joins)
 
     def build(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """A job that is checked and encoded but not stored; for `app.enqueue_many`.
@@ -70,8 +81,17 @@ class Prepared(Generic[P, R]):
         Raises:
             ArgumentsError: the arguments do not fit the signature.
             EncodingError: a value that cannot be stored.
+            ConfigurationError: a `concurrency` or `rate` function that returns what cannot be, or an amount of a
+                resource that is known never to be there.
         """
-        return NewJob(new_id(), self.handler.kind, self.handler.arguments.encode(args, kwargs), self._options)
+        handler, options = self.handler, self._options
+        if not options.computed and not options.resources:
+            return NewJob(new_id(), handler.kind, handler.arguments.encode(args, kwargs), options)
+        text, checked = handler.arguments.encode_checked(args, kwargs)
+        if options.computed:
+            options = resolve(options, handler.function, handler.kind, handler.arguments.given(checked))
+        self.app.limits.refuse_impossible(options.resources)
+        return NewJob(new_id(), handler.kind, text, options)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Store a job. Returns after the commit (or, with `connection=`, after the insert).

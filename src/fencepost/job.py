@@ -15,7 +15,7 @@ The life of a job (each arrow is one guarded write):
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -39,6 +39,7 @@ __all__ = [
     "Hold",
     "Job",
     "Lease",
+    "Limits",
     "Micros",
     "NewJob",
     "Occurrence",
@@ -46,6 +47,7 @@ __all__ = [
     "OnMiss",
     "Options",
     "Priority",
+    "Rate",
     "Reason",
     "State",
     "Trigger",
@@ -196,6 +198,34 @@ class FixedStart:
 DEFAULT_TOLERANCE: Micros = 1_000_000
 
 
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A rate limit of a key's own: at most `burst + per_second * t` jobs that name it start within any t seconds.
+
+    Attributes:
+        key: its name; jobs of all kinds, queues and nodes that name it share one token bucket.
+        per_second: tokens a second, more than 0, at most 1,000,000; each start takes one token.
+        burst: how many may start at once after a quiet time, at least 1; default 1.
+    """
+
+    key: str
+    per_second: float
+    burst: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a job needs beside a permit of its concurrency key, to start.
+
+    Attributes:
+        rate: a token of this bucket.
+        resources: amounts of named buckets and semaphores, in the order of the names.
+    """
+
+    rate: Rate | None = None
+    resources: tuple[tuple[str, int], ...] = ()
+
+
 class OnConflict(StrEnum):
     """What an enqueue does when a live job holds its identity."""
 
@@ -262,6 +292,10 @@ class Options:
     tolerance: Micros | None = None
     """With `start_at`; None: the default. In a schedule's options: its occurrences have fixed starts."""
     on_miss: OnMiss = OnMiss.RUN_LATE
+    rate: Rate | None = None
+    resources: tuple[tuple[str, int], ...] = ()
+    computed: tuple[tuple[str, Callable[..., Any]], ...] = ()
+    """`concurrency` and `rate` that are worked out from a job's arguments, when it is built."""
 
     @property
     def fixed_start(self) -> FixedStart | None:
@@ -358,11 +392,18 @@ class Claim:
     """Of its permit, if it has a concurrency key: grows every time a permit of the slot is taken."""
     start: FixedStart | None = None
     """When its handler is to start, if that is fixed: a claim may come a little before it."""
+    limits: Limits | None = None
+    """What it took beside the permit."""
 
     @property
     def id(self) -> str:
         """The job's id."""
         return self.lease.job_id
+
+    @property
+    def gives_back(self) -> bool:
+        """Whether somebody else may start when it ends: it holds a permit, or may hold shares of semaphores."""
+        return self.concurrency is not None or (self.limits is not None and bool(self.limits.resources))
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,6 +460,8 @@ class Job:
     lease_until: datetime | None
     cancel_requested: bool
     history: tuple[Attempt, ...]
+    waits_for: str | None = None
+    """What a blocked job waits for, in words: `concurrency key 'user-7'`, `rate 'acme'`, `resource 'gpu'`."""
 
     @property
     def is_final(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from fencepost.errors import ConfigurationError
 from fencepost.job import Backoff, BackoffSpec, Hold, OnConflict, OnMiss, Options, Priority
+from fencepost.limit_options import AskedConcurrency, AskedRate, check_text, limit_changes
 from fencepost.store.tables import KIND_CHARS, QUEUE_CHARS, TENANT_CHARS
 from fencepost.timing import instant_micros, micros, seconds
 
@@ -45,6 +46,9 @@ class Asked(TypedDict, total=False):
     keep_result: bool
     tags: Sequence[str]
     tenant: str | None
+    concurrency: AskedConcurrency | Callable[..., AskedConcurrency | None] | None
+    rate: AskedRate | Callable[..., AskedRate | None] | None
+    resources: Mapping[str, int] | None
 
 
 def build_options(base: Options, **asked: Unpack[Asked]) -> Options:
@@ -85,11 +89,13 @@ def build_options(base: Options, **asked: Unpack[Asked]) -> Options:
             case "backoff":
                 changes["backoff"] = _backoff(value)
             case "key":
-                changes["key"] = None if value is None else _text(value, name, _KEY_CHARS)
+                changes["key"] = None if value is None else check_text(value, name, _KEY_CHARS)
             case "tenant":
                 changes["tenant"] = None if value is None else check_name(value, name, TENANT_CHARS)
             case "tags":
                 changes["tags"] = _tags(value)
+            case "concurrency" | "rate" | "resources":
+                changes |= limit_changes(replace(base, computed=changes.get("computed", base.computed)), name, value)
             case "keep_result":
                 changes["keep_result"] = bool(value)
             case _:
@@ -117,16 +123,6 @@ def check_name(value: object, what: str, most: int = KIND_CHARS) -> str:
         raise ConfigurationError(f"{what} has at most {most} characters, {value[:40]!r}... has {len(value)}")
     if _UNPRINTABLE.search(value) or value != value.strip():
         raise ConfigurationError(f"{what} has no control characters and no spaces at its ends: {value!r} has")
-    return value
-
-
-def _text(value: object, what: str, most: int) -> str:
-    if not isinstance(value, str) or not value:
-        raise ConfigurationError(f"{what} is a non-empty string, not {value!r}")
-    if len(value) > most:
-        raise ConfigurationError(f"{what} has at most {most} characters, this one has {len(value)}")
-    if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
-        raise ConfigurationError(f"{what} has no NUL and no lone surrogates: {value!r} has")
     return value
 
 

@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 from fencepost.errors import ConfigurationError, ScheduleNotFound
 from fencepost.handle import JobHandle
 from fencepost.job import Job, OnMiss, Options, State, Trigger
+from fencepost.limit_options import check_computed, resolve
 from fencepost.options import Asked, build_options, check_name
 from fencepost.planning.cron import checked, fires_after, next_fire
 from fencepost.registry import Handler, module_of
@@ -130,11 +131,21 @@ def build_schedule(
     if overlap is Overlap.ALLOW and (key is not None or slots != 1):
         raise ConfigurationError("key and slots say how many may overlap: they need another overlap= than 'allow'")
     until = asked.get("until")
+    text, checked = handler.arguments.encode_checked((), dict(asked.get("arguments") or {}))
+    job_options = build_options(handler.options, **options)
+    if job_options.computed:
+        check_computed(job_options, handler.function, handler.kind)
+        job_options = resolve(job_options, handler.function, handler.kind, handler.arguments.given(checked))
+    if overlap is not Overlap.ALLOW and job_options.concurrency is not None:
+        raise ConfigurationError(
+            f"The schedule {name!r} has overlap={overlap.value!r}, and its job a concurrency key: it holds one. Give "
+            "the schedule that key (key=, slots=), and options={'concurrency': None}."
+        )
     return NewSchedule(
         name=check_name(name, "a schedule's name", _NAME_CHARS),
         kind=handler.kind,
-        arguments=handler.arguments.encode((), dict(asked.get("arguments") or {})),
-        options=_with_starts(build_options(handler.options, **options), asked),
+        arguments=text,
+        options=job_options,
         timing=build_timing(
             cron, asked.get("every"), asked.get("at"), asked.get("anchor"), asked.get("timezone", "UTC")
         ),

@@ -82,6 +82,17 @@ async def blocks_loop(ctx: fencepost.JobContext, name: str, seconds: list[float]
     return ctx.attempt
 
 
+@app.job(kind="alone", backoff=0, concurrency="one at a time")
+async def alone(ctx: fencepost.JobContext, name: str) -> int:
+    """Holds the one permit of its key for a moment. Returns its fencing token."""
+    fence = ctx.fencing_token
+    assert fence is not None
+    _note("start", ctx, name, fence=fence)
+    await asyncio.sleep(0.005)
+    _note("end", ctx, name, fence=fence)
+    return fence
+
+
 @app.job(kind="dies", backoff=0)
 async def dies(ctx: fencepost.JobContext, name: str, how: str) -> None:
     """Takes its process along."""

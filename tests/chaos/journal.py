@@ -23,6 +23,7 @@ class Entry:
         name: the job's, as the test gave it.
         pid: the process.
         attempt, token: of the running attempt.
+        fence: the fencing token of its permit, where the handler notes it.
         at: the monotonic instant, which all processes of a machine share, whatever their wall clocks say.
     """
 
@@ -32,6 +33,7 @@ class Entry:
     attempt: int
     token: int
     at: float
+    fence: int = 0
 
 
 class Journal:

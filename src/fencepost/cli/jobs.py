@@ -346,6 +346,8 @@ def note_of(job: Job, *, says_reason: bool = True) -> str:
         parts.append("to be cancelled")
     if job.progress is not None and job.state == State.RUNNING:
         parts.append(f"{job.progress:.0%}" + (f" {job.progress_note}" if job.progress_note else ""))
+    if job.waits_for is not None:
+        parts.append(f"waits for {job.waits_for}")
     if job.reason is not None and says_reason:
         parts.append(str(job.reason))
     if job.last_error and job.state != State.SUCCEEDED:
@@ -367,6 +369,7 @@ def described(job: Job, now: datetime) -> list[tuple[str, str]]:
         ("queue", job.queue),
         ("state", f"{job.state}{' (cancellation requested)' if job.cancel_requested and not job.is_final else ''}"),
         ("reason", job.reason or ""),
+        ("waits for", job.waits_for or ""),
         ("priority", str(job.priority)),
         ("attempts", f"{job.attempts} of {job.max_attempts}"),
         ("key", job.key or ""),

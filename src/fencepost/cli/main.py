@@ -18,6 +18,7 @@ import fencepost
 from fencepost.cli.demo import demo
 from fencepost.cli.doctor import doctor
 from fencepost.cli.jobs import jobs
+from fencepost.cli.limits import limits
 from fencepost.cli.occurrences import occurrences
 from fencepost.cli.output import problem
 from fencepost.cli.queues import queues
@@ -70,6 +71,7 @@ cli.add_typer(jobs, name="jobs")
 cli.add_typer(schedules, name="schedules")
 cli.add_typer(occurrences, name="occurrences")
 cli.add_typer(queues, name="queues")
+cli.add_typer(limits, name="limits")
 cli.add_typer(workers, name="workers")
 cli.command()(migrate)
 cli.command()(prune)

@@ -1,4 +1,4 @@
-"""The passes and their order: make the occurrences that are due, promote, take back what was left behind."""
+"""The passes and their order: make the occurrences that are due, promote, wake for tokens, take back what was left."""
 
 from __future__ import annotations
 
@@ -82,6 +82,7 @@ def housekeep(
     passes: list[tuple[Pass, Callable[[], int], int]] = [
         (Pass.MATERIALISE, lambda: store.materialise_due(batch=_SCHEDULES), _SCHEDULES),
         (Pass.PROMOTE, lambda: store.promote_due(batch=_BATCH), _BATCH),
+        (Pass.TOKENS, store.wake_due, 0),
         (Pass.TURNS, lambda: _give_turns(store, before_each), 0),
     ]
     if reclaims:

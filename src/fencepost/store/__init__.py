@@ -28,6 +28,7 @@ from fencepost.store import (
     control,
     leader,
     leases,
+    limits,
     listing,
     queues,
     retention,
@@ -36,18 +37,20 @@ from fencepost.store import (
     turns,
     workers,
 )
-from fencepost.store.admission import wake_freed
+from fencepost.store.admission import wake_line
 from fencepost.store.claim import claim, ready_lines
 from fencepost.store.database import Clock, Database
+from fencepost.store.demands import Gate
 from fencepost.store.enqueue import insert_jobs
 from fencepost.store.figures import ScheduleFigures, schedule_figures
 from fencepost.store.leader import Lead, Leader, Pass, PassRecord, PassReport
 from fencepost.store.leases import Heartbeat
+from fencepost.store.limits import Limit
 from fencepost.store.listing import QueueCounts
-from fencepost.store.permits import waiting_keys
 from fencepost.store.promote import is_due, next_wake, promote_due
 from fencepost.store.settle import settle
 from fencepost.store.starts import start_figures
+from fencepost.store.waiting import waiting_lines
 from fencepost.store.workers import Worker
 from fencepost.timing import micros
 
@@ -55,9 +58,11 @@ __all__ = [
     "DEFAULT_LEADER_LEASE_SECONDS",
     "Clock",
     "Database",
+    "Gate",
     "Heartbeat",
     "Lead",
     "Leader",
+    "Limit",
     "Pass",
     "PassRecord",
     "PassReport",
@@ -75,6 +80,8 @@ _RESULT = ResultCodec(Any, "complete")
 _PRUNE_BATCH = 1000
 _PASS_BATCH = 500
 _SCHEDULE_BATCH = 100
+_BUCKET_BATCH = 100
+_GATE_BATCH = 50
 
 DEFAULT_LEADER_LEASE_SECONDS = 5.0  # renewed at every third of it: two renewals may fail
 
@@ -92,6 +99,7 @@ class Store:
         self._migrates = migrates
         self._schema_checked = False
         self._lead: Lead | None = None
+        self._looked_at = 0
 
     def ensure_schema(self) -> None:
         """Check the tables' version once, and create or upgrade them where that was asked for.
@@ -408,11 +416,53 @@ class Store:
             return 0
         return self._write(lambda conn: leases.reclaim_expired(self.database, conn, batch=batch))
 
-    def wake_freed(self) -> int:
-        """Wake jobs that wait for a permit that is free: what a release does at once, made good if it was not."""
-        if not self._read(waiting_keys):
+    def wake_due(self, *, batch: int = _BUCKET_BATCH) -> int:
+        """Wake those who wait at buckets whose tokens have come. Returns how many; see also `Database.on_due`."""
+
+        def look(conn: Connection) -> tuple[Micros | None, Micros]:
+            return limits.next_due(conn), self.database.now(conn)
+
+        due_at, now = self._read(look)
+        if due_at is None:
             return 0
-        return self._write(lambda conn: wake_freed(self.database, conn))
+        if due_at > now:
+            self.database.tell_due(due_at - now)
+            return 0
+        woken, due_at, now = self._write(lambda conn: limits.wake_due(self.database, conn, batch=batch))
+        if due_at is not None:
+            self.database.tell_due(due_at - now)
+        return woken
+
+    def next_due(self) -> Micros | None:
+        """The earliest instant at which somebody is to be woken who waits for tokens, or None."""
+        return self._read(limits.next_due)
+
+    def wake_freed(self, *, batch: int = _GATE_BATCH) -> int:
+        """Wake jobs that wait for something that is free: what a release does at once, made good if it was not.
+
+        A call looks at some of the gates at which jobs wait, the next one at those after them.
+        """
+        lines = self._read(lambda conn: waiting_lines(conn, self._looked_at, batch))
+        self._looked_at = lines[-1] if len(lines) == batch else 0
+        return sum(self._write(lambda conn, line=line: wake_line(self.database, conn, line)) for line in lines)  # type: ignore[misc]
+
+    # Limits
+
+    def declare_bucket(self, gate: Gate, name: str, per_second: float, burst: int) -> int:
+        """Create or change a bucket; see `fencepost.store.limits.declare_bucket`."""
+        return self._write(lambda conn: limits.declare_bucket(self.database, conn, gate, name, per_second, burst))
+
+    def declare_capacity(self, gate: Gate, name: str, capacity: int) -> int:
+        """Create or change a semaphore or a key's slots; see `fencepost.store.limits.declare_capacity`."""
+        return self._write(lambda conn: limits.declare_capacity(self.database, conn, gate, name, capacity))
+
+    def delete_limit(self, gate: Gate, name: str) -> bool:
+        """Remove a declared limit. Returns whether there was one."""
+        return self._write(lambda conn: limits.delete_limit(conn, gate, name))
+
+    def list_limits(self) -> list[Limit]:
+        """What is declared, by kind and name."""
+        return self._read(lambda conn: limits.list_limits(self.database, conn))
 
     def prune(self, older_than: float | timedelta, *, batch: int = _PRUNE_BATCH) -> int:
         """Delete final jobs that ended more than `older_than` (seconds or timedelta) ago, a batch a transaction.
@@ -427,7 +477,10 @@ class Store:
             gone = self._write(lambda conn: retention.prune_batch(conn, cutoff, batch=batch))
             total += gone
             if gone < batch:
-                return total
+                break
+        while self._write(lambda conn: limits.prune_idle(self.database, conn, batch=batch)) >= batch:
+            pass
+        return total
 
     def final_jobs(self, before: retention.Place, *, batch: int = _PRUNE_BATCH) -> list[Final]:
         """Up to `batch` final jobs that ended before a place (instant and id), the newest first."""

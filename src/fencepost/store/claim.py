@@ -46,7 +46,7 @@ from fencepost.store.database import Database
 from fencepost.store.dialects.base import compiled_sql, driver_rows
 from fencepost.store.rows import CLAIM_COLUMNS, UNREADABLE, claim_from_row
 from fencepost.store.settle import settle, undecodable
-from fencepost.store.tables import ONE, jobs, line_of, queues, word
+from fencepost.store.tables import ONE, jobs, line_numbers_of, queues, word
 
 __all__ = ["claim", "lines_of", "ready_lines"]
 
@@ -56,6 +56,9 @@ _TOKEN = CLAIM_COLUMNS.index("lease_token")
 _OPTIONS = CLAIM_COLUMNS.index("options")
 _HISTORY = CLAIM_COLUMNS.index("history")
 _PERMIT_KEY = CLAIM_COLUMNS.index("permit_key")
+_LIMITS = CLAIM_COLUMNS.index("limits")
+
+_MOST_REFUSED = 1000  # in one call, where it finds nothing else: some tenths of a second
 
 
 class _Line(NamedTuple):
@@ -189,13 +192,21 @@ def claim(
     if not kinds or limit < 1:
         return []
     claims: list[Claim] = []
+    refused = 0
+    # A line with somebody in it who was refused is left out from then on, so that those who wait for one limit, be
+    # there 100,000 of them, do not keep this call from the other lines.
+    left_out: frozenset[int] = frozenset()
     # Retired, quarantined and refused jobs leave room in the batch, so ask again.
     while len(claims) < limit:
-        batch = _claim_batch(database, owner, kinds, queues, limit - len(claims), lease)
+        batch = _claim_batch(database, owner, kinds, queues, limit - len(claims), lease, left_out)
         runnable, retired = _sorted_out(batch, owner)
         claims += runnable
+        refused += batch.refused
+        left_out |= batch.lines_with_refused
         if not retired and not batch.refused:
-            break
+            if claims or not left_out or refused >= _MOST_REFUSED:
+                break
+            left_out = frozenset()  # nothing else is there: those behind the refused get their turn
         if not retired:
             continue
         try:
@@ -212,7 +223,9 @@ class _Batch(NamedTuple):
     rows: Sequence[Sequence[Any]]
     fencing_tokens: Mapping[str, int]
     refused: int
-    """How many found no permit, and are blocked or skipped."""
+    """How many lacked something to start, and are blocked or skipped."""
+    lines_with_refused: frozenset[int] = frozenset()
+    """Where they stood."""
 
 
 def _claim_batch(
@@ -222,31 +235,49 @@ def _claim_batch(
     queues: frozenset[str] | None,
     limit: int,
     lease: Micros,
+    left_out: frozenset[int],
 ) -> _Batch:
-    """One transaction: the clock, the claimed rows in rank order, and the permits of those that need one."""
+    """One transaction: the clock, the claimed rows in rank order, and what those need that stand under limits."""
     seen: list[_Line] | None = None
     if database.dialect.looks_first:
-        seen = database.read(lambda conn: ready_lines(database, conn, kinds, queues))
+        seen = database.read(lambda conn: ready_lines(database, conn, kinds, queues, left_out))
         if not seen:
             return _Batch(0, (), {}, 0)
+    dues: list[Micros] = []
 
     def work(conn: Connection) -> _Batch:
+        dues.clear()
         now = database.now_and_pin(conn)
-        lines = ready_lines(database, conn, kinds, queues) if seen is None else seen
+        lines = ready_lines(database, conn, kinds, queues, left_out) if seen is None else seen
         rows: list[Sequence[Any]] = []
+        origins: list[tuple[int, Sequence[Sequence[Any]]]] = []
         for line, quota in _quotas(conn, lines, limit):
-            rows += _take(database, conn, line, quota, owner, now, now + lease)
+            taken = _take(database, conn, line, quota, owner, now, now + lease)
+            origins.append((line.number, taken))
+            rows += taken
         rows.sort(key=itemgetter(0, 1))
-        return _with_starts_noted(conn, _admitted(database, conn, rows, owner, now), owner)
+        admitted = _admitted(database, conn, rows, origins, owner, now, dues)
+        return _with_starts_noted(conn, admitted, owner)
 
-    return database.write(work)
+    batch = database.write(work)
+    if dues:
+        database.tell_due(min(dues) - batch.now)
+    return batch
 
 
-def _admitted(database: Database, conn: Connection, rows: list[Sequence[Any]], owner: str, now: Micros) -> _Batch:
-    """The batch without those that need a permit and get none."""
+def _admitted(
+    database: Database,
+    conn: Connection,
+    rows: list[Sequence[Any]],
+    origins: Sequence[tuple[int, Sequence[Sequence[Any]]]],
+    owner: str,
+    now: Micros,
+    dues: list[Micros],
+) -> _Batch:
+    """The batch without those that lack something to start."""
     constrained: list[tuple[int, Claim]] = []
     for row in rows:
-        if row[_PERMIT_KEY + 1] is None:
+        if row[_PERMIT_KEY + 1] is None and row[_LIMITS + 1] is None:
             continue
         try:
             claimed = claim_from_row(row[1:], owner, now)
@@ -256,9 +287,15 @@ def _admitted(database: Database, conn: Connection, rows: list[Sequence[Any]], o
             constrained.append((row[0], claimed))
     if not constrained:
         return _Batch(now, rows, {}, 0)
-    tokens = admit(database, conn, constrained, now)
-    refused = {claimed.id for _, claimed in constrained} - tokens.keys()
-    return _Batch(now, [row for row in rows if row[1] not in refused], tokens, len(refused))
+    admission = admit(database, conn, constrained, now)
+    if admission.due_at is not None:
+        dues.append(admission.due_at)
+    tokens = admission.fencing_tokens
+    refused = {claimed.id for _, claimed in constrained} - admission.admitted
+    if not refused:
+        return _Batch(now, rows, tokens, 0)
+    where = frozenset(line for line, taken in origins if any(row[1] in refused for row in taken))
+    return _Batch(now, [row for row in rows if row[1] not in refused], tokens, len(refused), where)
 
 
 def _with_starts_noted(conn: Connection, batch: _Batch, owner: str) -> _Batch:
@@ -286,10 +323,16 @@ def _with_starts_noted(conn: Connection, batch: _Batch, owner: str) -> _Batch:
 
 
 def ready_lines(
-    database: Database, conn: Connection, kinds: frozenset[str], queues: frozenset[str] | None
+    database: Database,
+    conn: Connection,
+    kinds: frozenset[str],
+    queues: frozenset[str] | None,
+    left_out: frozenset[int] = frozenset(),
 ) -> list[_Line]:
-    """The lines that hold ready jobs of `kinds` in `queues` that are not paused."""
+    """The lines that hold ready jobs of `kinds` in `queues` that are not paused, without those that are left out."""
     present = _look_for_lines(database, conn)
+    if left_out:
+        present = [number for number in present if number not in left_out]
     if not present:
         return []
     found = []
@@ -337,7 +380,12 @@ def _lines_after(lines: int) -> CompoundSelect[Any]:
 
 @lru_cache(maxsize=64)
 def _known_lines(kinds: frozenset[str], queues: frozenset[str]) -> dict[int, _Line]:
-    return {line_of(queue, kind): _Line(line_of(queue, kind), queue, kind) for queue in queues for kind in kinds}
+    return {
+        number: _Line(number, queue, kind)
+        for queue in queues
+        for kind in kinds
+        for number in line_numbers_of(queue, kind)
+    }
 
 
 def _line_by_number(database: Database, conn: Connection, number: int) -> _Line | None:

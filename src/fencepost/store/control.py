@@ -8,15 +8,19 @@ from sqlalchemy import and_, bindparam, case, exc, func, null, select, update
 from sqlalchemy.engine import Connection
 
 from fencepost.errors import InvalidTransition, JobNotFound, StoreUnavailable
-from fencepost.job import FINAL_STATES, EnqueueResult, Priority, Reason, State
+from fencepost.job import FINAL_STATES, BusyPolicy, EnqueueResult, Priority, Reason, State
 from fencepost.planning.rank import rank
 from fencepost.store.database import Database
-from fencepost.store.tables import jobs, line_of, live_key_of, queues
+from fencepost.store.permits import release_cancelled
+from fencepost.store.tables import gate_of, jobs, line_of, live_key_of, queues
 
 __all__ = ["cancel_job", "paused_queues", "retry_job", "set_paused"]
 
 _MOST_ROUNDS = 20
 _STATE = select(jobs.c.state).where(jobs.c.id == bindparam("job"))
+_SEQUENCE = select(jobs.c.permit_key).where(
+    jobs.c.id == bindparam("job"), jobs.c.permit_policy == BusyPolicy.QUEUE_ON_SUCCESS.value
+)
 _RETRIABLE = [State.FAILED, State.CANCELLED, State.SKIPPED]
 
 
@@ -61,7 +65,12 @@ def cancel_job(database: Database, conn: Connection, job_id: str) -> bool:
         )
     )
     for _ in range(_MOST_ROUNDS):
-        if conn.execute(at_once).rowcount or conn.execute(requested).rowcount:
+        if conn.execute(at_once).rowcount:
+            key = conn.execute(_SEQUENCE, {"job": job_id}).scalar()
+            if key is not None:
+                release_cancelled(database.dialect, conn, job_id, key, now)
+            return True
+        if conn.execute(requested).rowcount:
             return True
         state = conn.execute(_STATE, {"job": job_id}).scalar()
         if state is None:
@@ -84,9 +93,9 @@ def retry_job(database: Database, conn: Connection, job_id: str) -> EnqueueResul
     """
     now = database.now(conn)
     row = conn.execute(
-        select(*(jobs.c[name] for name in ("state", "kind", "queue", "priority", "dedup_key"))).where(
-            jobs.c.id == job_id
-        )
+        select(
+            *(jobs.c[name] for name in ("state", "kind", "queue", "priority", "dedup_key", "permit_key", "limits"))
+        ).where(jobs.c.id == job_id)
     ).first()
     if row is None:
         raise JobNotFound(f"No job {job_id}. It may have been pruned.")
@@ -110,7 +119,7 @@ def retry_job(database: Database, conn: Connection, job_id: str) -> EnqueueResul
         .values(
             state=State.READY.value,
             reason=null(),
-            line=line_of(row.queue, row.kind),
+            line=line_of(row.queue, row.kind, gate=gate_of(row.permit_key, row.limits)),
             rank=rank(priority, now),
             run_at=now,
             attempts=0,

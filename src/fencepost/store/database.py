@@ -88,6 +88,8 @@ class Database:
         """What the store has learnt of the lines in which jobs wait for their turn, by number."""
         self.turns_wait = False
         """Whether jobs were left waiting for their turn at the last pass."""
+        self.on_due: Callable[[Micros], None] | None = None
+        """Told in how many microseconds somebody is to be woken who waits for tokens: nobody else will tell."""
         self._clock = clock
         self._synchronous = synchronous.upper()
         self._busy_timeout = busy_timeout
@@ -141,6 +143,11 @@ class Database:
         """
         now = self.dialect.now_and_pin(conn)
         return self._clock.now() if self._clock is not None else now
+
+    def tell_due(self, span: Micros) -> None:
+        """Somebody is to be woken after that span."""
+        if self.on_due is not None:
+            self.on_due(max(0, span))
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:

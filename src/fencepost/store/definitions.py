@@ -7,15 +7,18 @@ from dataclasses import asdict
 from typing import Any
 
 from fencepost.errors import ConfigurationError
-from fencepost.job import Backoff, Micros, OnMiss, Options, Priority
+from fencepost.job import Backoff, BusyPolicy, Concurrency, Micros, OnMiss, Options, Priority, Rate
 from fencepost.planning.cron import checked
 from fencepost.schedule import Cron, Every, Misfire, NewSchedule, Once, Overlap, Schedule, Timing
 from fencepost.store.rows import instant
 
 __all__ = ["definition_columns", "schedule_from_row", "shown_schedule"]
 
-_KEPT_ELSEWHERE = ("queue", "delay", "run_at", "start_at", "deadline", "key", "hold", "on_conflict", "concurrency")
+_KEPT_ELSEWHERE = ("queue", "delay", "run_at", "start_at", "deadline", "key", "hold", "on_conflict", "computed")
 """Options that belong to one job and not to a schedule, or that have columns of their own."""
+
+_KEPT_IF_GIVEN = ("concurrency", "rate", "resources")
+"""Options that came later: a schedule without them keeps the digest that it had, and is not started anew."""
 
 
 def definition_columns(new: NewSchedule) -> dict[str, Any]:
@@ -101,6 +104,9 @@ def _encode_options(options: Options) -> str:
         del kept[elsewhere]
     if options.tolerance is None:  # so that definitions from before there were fixed starts are still the same
         del kept["tolerance"], kept["on_miss"]
+    for late in _KEPT_IF_GIVEN:
+        if not kept[late]:
+            del kept[late]
     return json.dumps(kept, ensure_ascii=False, sort_keys=True)
 
 
@@ -114,6 +120,13 @@ def _decode_options(text: str | None, queue: str) -> Options:
         stored["tags"] = tuple(stored["tags"])
     if "on_miss" in stored:
         stored["on_miss"] = OnMiss(stored["on_miss"])
+    if "concurrency" in stored:
+        busy = BusyPolicy(stored["concurrency"]["busy"])
+        stored["concurrency"] = Concurrency(**(stored["concurrency"] | {"busy": busy}))
+    if "rate" in stored:
+        stored["rate"] = Rate(**stored["rate"])
+    if "resources" in stored:
+        stored["resources"] = tuple((name, _whole(amount)) for name, amount in stored["resources"])
     options = Options(queue=queue, **stored)
     if options.tolerance is not None:
         _whole(options.tolerance)

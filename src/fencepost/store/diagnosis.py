@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import and_, bindparam, exc, func, select
+from sqlalchemy import BigInteger, and_, bindparam, exc, func, select
 from sqlalchemy.engine import Connection
 
 from fencepost.errors import FencepostError
@@ -18,12 +18,14 @@ from fencepost.schedule import Schedule
 from fencepost.store import schema
 from fencepost.store.control import paused_queues
 from fencepost.store.database import Database
+from fencepost.store.demands import Gate, row_demands, stuck_line_of
 from fencepost.store.finding import Finding, Level
 from fencepost.store.leader import Leader, Pass, find_leader, list_passes
-from fencepost.store.permits import count_free, waiting_keys
+from fencepost.store.limits import count_free
 from fencepost.store.rows import instant
 from fencepost.store.schedules import list_schedules
-from fencepost.store.tables import jobs, permit_digest_of, permit_line_of, word
+from fencepost.store.tables import jobs, limits, permit_line_of, word
+from fencepost.store.waiting import waiting_lines, waiting_member
 from fencepost.store.workers import Worker, list_workers
 
 __all__ = ["Finding", "Level", "diagnose"]
@@ -35,6 +37,7 @@ _USUAL_PASS_SECONDS = 60
 _SKEW_SECONDS = 1.0
 _QUARANTINE_DAYS = 7
 _NAMED = 5
+_MOST_GATES = 1000  # at which jobs wait: two small questions each
 _SECOND: Micros = 1_000_000
 
 
@@ -125,7 +128,7 @@ def _jobs(conn: Connection, now: Micros) -> list[Finding]:
         _leases(conn, now),
         _overdue(conn, now),
         *_paused(waiting, paused, now),
-        _permits(conn, now),
+        *_gates(conn, now),
         _quarantined(conn, now),
         *_schedules(conn, alive, now),
     ]
@@ -331,36 +334,75 @@ def _quarantined(conn: Connection, now: Micros) -> Finding:
     )
 
 
-# Served by the `ready` index: those who wait for a key stand in a line of their own.
+# Served by the `ready` index: those who wait at a gate stand in a line of its own.
 _BLOCKED = (
     select(func.count())
     .select_from(jobs)
     .where(
-        jobs.c.line == bindparam("line"),
+        jobs.c.line == bindparam("line", type_=BigInteger),
         jobs.c.state == word(State.BLOCKED),
-        func.coalesce(jobs.c.run_at, jobs.c.created_at) <= bindparam("late"),
+        func.coalesce(jobs.c.run_at, jobs.c.created_at) <= bindparam("late", type_=BigInteger),
     )
 )
 
 
-def _permits(conn: Connection, now: Micros) -> Finding:
-    """Jobs that wait for a permit that is free: whoever released it, or a planner, should have woken them."""
+_LIMIT = select(limits).where(limits.c.digest == bindparam("digest"))
+
+
+def _gates(conn: Connection, now: Micros) -> list[Finding]:
+    """Jobs that wait for what is free (whoever freed it, or a planner, should have woken them) or for what never is."""
     late = now - _LATE_SECONDS * _SECOND
-    stuck = []
-    for key, slots in waiting_keys(conn):
-        line = permit_line_of(permit_digest_of(key))
+    stuck, absent, never = [], [], []
+    for line in waiting_lines(conn, 0, _MOST_GATES):
+        member = waiting_member(conn, line)
         number = conn.execute(_BLOCKED, {"line": line, "late": late}).scalar_one()
-        free = count_free(conn, key, slots)
-        if number and free:
-            stuck.append(f"{_count(number, 'job')} for {key!r} ({free} free)")
-    if not stuck:
-        return Finding("permits", Level.OK, "No job waits for a permit that is free.")
-    return Finding(
-        "permits",
-        Level.PROBLEM,
-        f"Jobs have been waiting for over {_LATE_SECONDS} s for permits that are free: {_some(stuck)}.",
-        "Any living worker wakes them within moments. Start one: fencepost worker APP",
-    )
+        if member is None or not number:
+            continue
+        jobs_ = _count(number, "job")
+        demand = next(
+            (one for one in row_demands(member) if line in (permit_line_of(one.digest), stuck_line_of(one.digest))),
+            None,
+        )
+        if demand is None:
+            continue
+        row = conn.execute(_LIMIT, {"digest": demand.digest}).first()
+        if line == stuck_line_of(demand.digest):
+            never.append(f"{jobs_} for {demand.amount:,} of {demand.name!r}")
+        elif demand.gate is Gate.RESOURCE and row is None:
+            absent.append(f"{jobs_} for {demand.name!r}")
+        else:
+            free = count_free(conn, demand, row, now)
+            if free >= demand.amount and (row is None or row.due_at is None or row.due_at <= late):
+                stuck.append(f"{jobs_} for {demand.name!r} ({free:,} free)")
+    return [
+        Finding(
+            "permits",
+            Level.PROBLEM,
+            f"Jobs have been waiting for over {_LATE_SECONDS} s for permits, tokens or shares that are free: "
+            f"{_some(stuck)}.",
+            "Any living worker wakes them within moments. Start one: fencepost worker APP",
+        )
+        if stuck
+        else Finding("permits", Level.OK, "No job waits for a permit, token or share that is free."),
+        Finding(
+            "resources",
+            Level.PROBLEM,
+            f"Jobs wait for resources that nobody has declared: {_some(absent)}.",
+            "Declare them, and the jobs go on: fencepost limits set-bucket NAME --rate N --burst N, or fencepost "
+            "limits set-semaphore NAME --capacity N",
+        )
+        if absent
+        else Finding("resources", Level.OK, "Every resource for which jobs wait is declared."),
+        Finding(
+            "demands",
+            Level.PROBLEM,
+            f"Jobs wait for more than there will ever be: {_some(never)}.",
+            "Raise the capacity or burst (fencepost limits list shows them), or cancel the jobs: fencepost jobs "
+            "cancel ID",
+        )
+        if never
+        else Finding("demands", Level.OK, "No job waits for more of a limit than there will ever be."),
+    ]
 
 
 def _schedules(conn: Connection, alive: list[Worker], now: Micros) -> list[Finding]:

@@ -15,8 +15,9 @@ from fencepost.errors import StoreUnavailable
 from fencepost.job import Backoff, EnqueueResult, Micros, NewJob, OnConflict, Options, State
 from fencepost.planning.fairness import takes_turns
 from fencepost.planning.outcome import waiting
+from fencepost.store.demands import encode_limits
 from fencepost.store.dialects import Dialect
-from fencepost.store.tables import jobs, line_of, live_key_of, turn_line_of
+from fencepost.store.tables import gate_of, jobs, line_of, live_key_of, turn_line_of
 
 __all__ = ["insert_jobs"]
 
@@ -37,7 +38,7 @@ _REPLACE = update(jobs).where(
     jobs.c.state.in_([State.READY, State.SCHEDULED, State.BLOCKED]),
 )
 _REPLACED_COLUMNS = (
-    *("permit_key", "permit_slots", "permit_policy"),
+    *("permit_key", "permit_slots", "permit_policy", "limits"),
     *("queue", "state", "priority", "line", "rank", "wake_at", "max_attempts", "hold", "run_at"),
     *("deadline", "tenant", "tags", "options", "arguments"),
 )
@@ -182,12 +183,8 @@ def _template(job: NewJob, now: Micros, fair: Collection[str]) -> _Template:
         duration_hint=options.duration_hint,
         start_at=options.start_at,
     )
-    line = None if rank is None else _cached_line(options.queue, kind)
-    if rank is not None and options.queue in fair and takes_turns(options.priority):
-        state, line = State.BLOCKED, _cached_turn_line(options.queue, kind, options.tenant)
     live_key = None if options.key is None else live_key_of(kind, options.key)
-    optional = {
-        "line": line,
+    optional: dict[str, Any] = {
         "wake_at": wake_at,
         "run_at": due_at if due_at > now else None,
         "deadline": options.deadline,
@@ -204,6 +201,14 @@ def _template(job: NewJob, now: Micros, fair: Collection[str]) -> _Template:
             "permit_slots": options.concurrency.slots,
             "permit_policy": options.concurrency.busy.value,
         }
+    if options.rate is not None or options.resources:
+        optional["limits"] = encode_limits(options.rate, options.resources)
+    if rank is not None:
+        gate = gate_of(optional.get("permit_key"), optional.get("limits"))
+        optional["line"] = _cached_line(options.queue, kind, gate=gate)
+        if options.start_at is None and options.queue in fair and takes_turns(options.priority):
+            state = State.BLOCKED
+            optional["line"] = _cached_turn_line(options.queue, kind, options.tenant)
     if job.occurrence is not None:
         optional |= {
             "schedule": job.occurrence.schedule,

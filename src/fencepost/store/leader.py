@@ -52,6 +52,7 @@ class Pass(StrEnum):
 
     MATERIALISE = "materialise"
     PROMOTE = "promote"
+    TOKENS = "tokens"
     TURNS = "turns"
     PERMITS = "permits"
     RECLAIM = "reclaim"

@@ -15,30 +15,31 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Update, bindparam, func, literal_column, null, select, update
+from sqlalchemy import BigInteger, ColumnElement, Update, bindparam, null, select, update
 from sqlalchemy.engine import Connection
 
 from fencepost.job import FINAL_STATES, BusyPolicy, Claim, Micros, Reason, State
 from fencepost.store.dialects import Dialect
 from fencepost.store.guard import held_by
-from fencepost.store.tables import (
-    LEAST_PERMIT_LINE,
-    ONE,
-    jobs,
-    line_of,
-    permit_digest_of,
-    permit_line_of,
-    permits,
-    word,
-)
+from fencepost.store.tables import ONE, jobs, permit_digest_of, permit_line_of, permits, word
+from fencepost.store.waiting import first_waiting, wake
 
-__all__ = ["Slots", "block_rows", "count_free", "lock_slots", "release_permits", "take", "waiting_keys", "wake_waiting"]
+__all__ = [
+    "Slots",
+    "block_rows",
+    "count_held",
+    "end_sequences",
+    "lock_slots",
+    "release_cancelled",
+    "release_permits",
+    "take",
+]
 
 _KEY_ROWS = select(permits).where(permits.c.key_digest == bindparam("digest")).order_by(permits.c.slot)
 _LOCKED_KEY_ROWS = _KEY_ROWS.with_for_update()
 
-_HOLDERS = select(jobs.c.id, jobs.c.lease_token, jobs.c.state, jobs.c.permit_policy).where(
-    jobs.c.id.in_(bindparam("ids", expanding=True)), jobs.c.finished_at.is_(None)
+_HOLDERS = select(jobs.c.id, jobs.c.lease_token, jobs.c.state, jobs.c.permit_policy, jobs.c.finished_at).where(
+    jobs.c.id.in_(bindparam("ids", expanding=True))
 )
 
 _TAKE = (
@@ -66,19 +67,12 @@ _RELEASE = (
     .values(job_id=null(), lease_token=null())
 )
 
-# Served by the `ready` index: those who wait for a key stand in its own line, in rank order.
-_FIRST_WAITING = (
-    select(jobs.c.id, jobs.c.queue, jobs.c.kind)
-    .where(jobs.c.line == bindparam("line"), jobs.c.rank.is_not(None))
-    .order_by(jobs.c.rank)
-    .limit(bindparam("most"))
-    .with_for_update(skip_locked=True)
+_RELEASE_JOB = (
+    update(permits)
+    .where(permits.c.key_digest == bindparam("_digest"), permits.c.job_id == bindparam("_job"))
+    .values(job_id=null(), lease_token=null())
 )
-_WAKE = (
-    update(jobs)
-    .where(jobs.c.id == bindparam("_id"), jobs.c.state == word(State.BLOCKED))
-    .values(state=word(State.READY), line=bindparam("_line", type_=BigInteger))
-)
+
 _SKIP_WAITING = (
     update(jobs)
     .where(
@@ -95,14 +89,10 @@ _SKIP_WAITING = (
         finished_at=bindparam("_now", type_=BigInteger),
     )
 )
-_LAST_WAITING_LINE = select(func.max(jobs.c.line)).where(
-    jobs.c.line < bindparam("above"), jobs.c.line >= literal_column(str(LEAST_PERMIT_LINE), BigInteger)
-)
-_WAITING_MEMBER = select(jobs.c.permit_key, jobs.c.permit_slots).where(jobs.c.line == bindparam("line")).limit(1)
 
 
 def block_rows(match: ColumnElement[bool], value: Callable[[str], ColumnElement[Any]]) -> Update:
-    """Turn a claim into waiting for a permit: the attempt is not spent, the token stays. Guarded by the lease."""
+    """Turn a claim into waiting at a gate: the attempt is not spent, the token stays. Guarded by the lease."""
     return (
         update(jobs)
         .where(match, held_by(value("_lease_owner"), value("_lease_token")))
@@ -125,10 +115,13 @@ class Slots:
     Attributes:
         free: rows that may be taken.
         held: the rows of jobs that hold one, by job id.
+        failed: the rows that name a job which held one in sequence and ended otherwise than by a settlement of its
+            attempt: it was cancelled while it waited for its retry, say.
     """
 
     free: Sequence[Any]
     held: Mapping[str, Any]
+    failed: Sequence[Any]
 
 
 def lock_slots(dialect: Dialect, conn: Connection, key: str, slots: int, now: Micros) -> Slots:
@@ -150,33 +143,49 @@ def lock_slots(dialect: Dialect, conn: Connection, key: str, slots: int, now: Mi
             values = {"key_digest": digest, "slot": slot, "permit_key": key, "token": now}
             conn.execute(dialect.ignoring_conflicts(permits).values(values))
         found = {row.slot: row for row in conn.execute(_LOCKED_KEY_ROWS, {"digest": digest})}
-    named = [str(row.job_id) for row in found.values() if row.job_id is not None]
-    holders = {str(row.id): row for row in conn.execute(_HOLDERS, {"ids": named})} if named else {}
-    held, free = {}, []
+    holders = _holders(conn, found.values())
+    held, free, failed = {}, [], []
     for slot, row in sorted(found.items()):
-        if row.job_id is not None and _still_holds(holders.get(str(row.job_id)), row.lease_token):
+        holder = None if row.job_id is None else holders.get(str(row.job_id))
+        if _still_holds(holder, row.lease_token):
             held[str(row.job_id)] = row
-        elif slot < slots:
+            continue
+        if _failed_in_sequence(holder):
+            failed.append(row)
+        if slot < slots:
             free.append(row)
     # Slots beyond the present number may still be held: they count until their attempts end.
-    return Slots(free[: max(0, slots - len(held))], held)
+    return Slots(free[: max(0, slots - len(held))], held, failed)
 
 
-def count_free(conn: Connection, key: str, slots: int) -> int:
-    """How many of a key's permits are free, without locking them: for people, nothing is decided by it."""
+def count_held(conn: Connection, key: str) -> int:
+    """How many of a key's permits are held, without locking them: for people, nothing is decided by it."""
     rows = conn.execute(_KEY_ROWS, {"digest": permit_digest_of(key)}).fetchall()
+    holders = _holders(conn, rows)
+    return sum(_still_holds(holders.get(str(row.job_id)), row.lease_token) for row in rows if row.job_id is not None)
+
+
+def _holders(conn: Connection, rows: Iterable[Any]) -> dict[str, Any]:
+    """The jobs that permits' rows name, by id."""
     named = [str(row.job_id) for row in rows if row.job_id is not None]
-    holders = {str(row.id): row for row in conn.execute(_HOLDERS, {"ids": named})} if named else {}
-    held = sum(_still_holds(holders.get(str(row.job_id)), row.lease_token) for row in rows if row.job_id is not None)
-    return max(0, slots - held)
+    return {str(row.id): row for row in conn.execute(_HOLDERS, {"ids": named})} if named else {}
 
 
 def _still_holds(job: Any, token: int) -> bool:
-    if job is None:
+    if job is None or job.finished_at is not None:
         return False
     if job.permit_policy == BusyPolicy.QUEUE_ON_SUCCESS:
         return True
     return bool(job.state == State.RUNNING and job.lease_token == token)
+
+
+def _failed_in_sequence(job: Any) -> bool:
+    return (
+        job is not None
+        and job.finished_at is not None
+        and job.permit_policy == BusyPolicy.QUEUE_ON_SUCCESS
+        and job.state != State.SUCCEEDED
+    )
 
 
 def take(conn: Connection, claim: Claim, row: Any) -> int:
@@ -190,10 +199,11 @@ def take(conn: Connection, claim: Claim, row: Any) -> int:
     return token
 
 
-def release_permits(conn: Connection, ended: Iterable[tuple[Claim, State]], now: Micros) -> None:
+def release_permits(dialect: Dialect, conn: Connection, ended: Iterable[tuple[Claim, State]], now: Micros) -> None:
     """Free the permits of attempts that were settled in this transaction, and wake who waits for them.
 
     Args:
+        dialect: the database's.
         conn: the transaction of the settlement.
         ended: the attempts, each with the state that its job has now.
         now: the database's clock.
@@ -205,31 +215,38 @@ def release_permits(conn: Connection, ended: Iterable[tuple[Claim, State]], now:
         if in_sequence and state not in FINAL_STATES:
             continue
         conn.execute(_LOCKED_KEY_ROWS, {"digest": digest}).fetchall()
-        values = {"_digest": digest, "_job": claim.lease.job_id, "_lease_token": claim.lease.token}
-        if conn.execute(_RELEASE, values).rowcount != 1:
+        values: dict[str, Any] = {"_digest": digest, "_job": claim.lease.job_id}
+        if in_sequence:
+            # The permit may be that of an attempt before: this one was retired before it could take it again.
+            released = conn.execute(_RELEASE_JOB, values).rowcount
+        else:
+            released = conn.execute(_RELEASE, values | {"_lease_token": claim.lease.token}).rowcount
+        if not released:
             continue
         if in_sequence and state is not State.SUCCEEDED:
-            conn.execute(_SKIP_WAITING, {"_line": permit_line_of(digest), "_now": now})
-        wake_waiting(conn, digest, 1)
+            _skip_waiting(conn, digest, now)
+        wake(dialect, conn, first_waiting(conn, permit_line_of(digest), 1))
 
 
-def wake_waiting(conn: Connection, digest: str, most: int) -> int:
-    """Make the best-ranked of the jobs that wait for a key ready. Returns how many."""
-    waiting = conn.execute(_FIRST_WAITING, {"line": permit_line_of(digest), "most": most}).fetchall()
-    return sum(
-        conn.execute(_WAKE, {"_id": str(row.id), "_line": line_of(row.queue, row.kind)}).rowcount for row in waiting
-    )
+def release_cancelled(dialect: Dialect, conn: Connection, job_id: str, key: str, now: Micros) -> None:
+    """Free the permit that a job kept while it waited for its retry, and was cancelled in this transaction.
+
+    Those who wait for its success are skipped, as if it had failed while it ran.
+    """
+    digest = permit_digest_of(key)
+    conn.execute(_LOCKED_KEY_ROWS, {"digest": digest}).fetchall()
+    if conn.execute(_RELEASE_JOB, {"_digest": digest, "_job": job_id}).rowcount:
+        _skip_waiting(conn, digest, now)
+        wake(dialect, conn, first_waiting(conn, permit_line_of(digest), 1))
 
 
-def waiting_keys(conn: Connection) -> list[tuple[str, int]]:
-    """The keys for which jobs wait, each with its number of slots: a loose scan, a step a key."""
-    keys: list[tuple[str, int]] = []
-    above = 0
-    while True:
-        line = conn.execute(_LAST_WAITING_LINE, {"above": above}).scalar()
-        if line is None:
-            return keys
-        above = line
-        member = conn.execute(_WAITING_MEMBER, {"line": line}).first()
-        if member is not None and member.permit_key is not None:
-            keys.append((member.permit_key, member.permit_slots))
+def end_sequences(conn: Connection, slots: Slots, now: Micros) -> None:
+    """Skip those who waited for the success of a job that ended without it and without a word to them."""
+    for row in slots.failed:
+        if conn.execute(_RELEASE_JOB, {"_digest": row.key_digest, "_job": str(row.job_id)}).rowcount:
+            _skip_waiting(conn, row.key_digest, now)
+
+
+def _skip_waiting(conn: Connection, digest: str, now: Micros) -> None:
+    """End those who wait for the success of a job that failed."""
+    conn.execute(_SKIP_WAITING, {"_line": permit_line_of(digest), "_now": now})

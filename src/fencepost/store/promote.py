@@ -15,11 +15,14 @@ from fencepost.planning.outcome import waiting
 from fencepost.planning.rank import urgent_rank
 from fencepost.store.database import Database
 from fencepost.store.rows import UNREADABLE, fixed_start
-from fencepost.store.tables import jobs, line_of, turn_line_of, words
+from fencepost.store.tables import gate_of, jobs, line_of, turn_line_of, words
 
 __all__ = ["is_due", "next_wake", "promote_due"]
 
-_DUE_COLUMNS = ("id", "queue", "kind", "tenant", "state", "priority", "wake_at", "deadline", "options")
+_DUE_COLUMNS = (
+    *("id", "queue", "kind", "tenant", "state", "priority", "wake_at", "deadline", "options"),
+    *("permit_key", "limits"),
+)
 
 # Served by the `wake` index. Neither arguments nor results are read: memory does not grow with the payloads.
 _DUE = (
@@ -96,7 +99,7 @@ def next_wake(conn: Connection) -> Micros | None:
 def _move(row: Any, now: Micros, fair: Collection[str]) -> tuple[Any, ...]:
     """The values of `_NAMES` for one due row."""
     job_id = str(row.id)
-    line = line_of(row.queue, row.kind)
+    line = line_of(row.queue, row.kind, gate=gate_of(row.permit_key, row.limits))
     moved: tuple[Any, ...]
     try:
         rare = {} if row.options is None else json.loads(row.options)
@@ -106,15 +109,17 @@ def _move(row: Any, now: Micros, fair: Collection[str]) -> tuple[Any, ...]:
         if row.state in (State.READY, State.BLOCKED):
             moved = (State.READY.value, None, line, urgent_rank(row.deadline, hint), None, None, None)
         else:
+            start_at = None if start is None or start.at < row.wake_at else start.at  # or it waits for a retry
             state, rank, wake_at = waiting(
                 Priority(row.priority),
                 row.wake_at,
                 now,
                 deadline=row.deadline,
                 duration_hint=hint,
-                start_at=None if start is None or start.at < row.wake_at else start.at,  # or it waits for a retry
+                start_at=start_at,
             )
-            if state is State.READY and row.queue in fair and takes_turns(Priority(row.priority)):
+            is_turn = start_at is None and row.queue in fair and takes_turns(Priority(row.priority))
+            if state is State.READY and is_turn:
                 state, line = State.BLOCKED, turn_line_of(row.queue, row.kind, row.tenant)
             moved = (state.value, None, line, rank, wake_at, None, None)
     except UNREADABLE as error:

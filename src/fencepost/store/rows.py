@@ -28,6 +28,7 @@ from fencepost.job import (
     State,
     Trigger,
 )
+from fencepost.store.demands import limits_from_text, waits_for
 from fencepost.store.tables import jobs
 
 __all__ = [
@@ -43,7 +44,7 @@ __all__ = [
 CLAIM_COLUMNS = (
     *("id", "kind", "queue", "arguments", "attempts", "max_attempts", "lease_token", "priority"),
     *("created_at", "run_at", "deadline", "hold", "options", "tags", "tenant", "schedule", "scheduled_for"),
-    *("trigger", "permit_key", "permit_slots", "permit_policy", "reason", "history"),
+    *("trigger", "permit_key", "permit_slots", "permit_policy", "reason", "history", "limits"),
 )
 LISTING_COLUMNS = tuple(column.name for column in jobs.c if column.name not in ("arguments", "result", "history"))
 """What a listing reads: all but what may be large."""
@@ -73,7 +74,7 @@ def claim_from_row(row: Any, owner: str, claimed_at: Micros) -> Claim:
     (
         job_id, kind, queue, arguments, attempts, max_attempts, token, priority,
         created_at, run_at, deadline, hold, options, tags, tenant, schedule, scheduled_for, trigger,
-        permit_key, permit_slots, permit_policy, reason, history,
+        permit_key, permit_slots, permit_policy, reason, history, limits,
     ) = row
     # fmt: on
     timeout: float | None = None
@@ -119,6 +120,7 @@ def claim_from_row(row: Any, owner: str, claimed_at: Micros) -> Claim:
         claimed_at,
         None,
         start,
+        None if limits is None else limits_from_text(limits),
     )
 
 
@@ -192,6 +194,7 @@ def job_from_row(row: Row[Any]) -> Job:
         lease_until=instant(values["lease_until"]),
         cancel_requested=values["cancel_requested_at"] is not None,
         history=_history(values.get("history")),
+        waits_for=waits_for(row) if values["state"] == State.BLOCKED else None,
     )
 
 

@@ -374,7 +374,7 @@ def _cursor_at(schedule: NewSchedule, cursor: Micros | None) -> dict[str, Micros
 
 def _concurrency(schedule: NewSchedule) -> Concurrency | None:
     if schedule.overlap is Overlap.ALLOW:
-        return None
+        return schedule.options.concurrency
     key = schedule.permit_key or f"schedule:{schedule.name}"
     return Concurrency(key, schedule.slots, BusyPolicy(schedule.overlap.value))
 

@@ -28,9 +28,11 @@ from sqlalchemy.engine import Connection
 from fencepost.codec import clean_text
 from fencepost.job import Backoff, Claim, Lease, Micros, Priority, Reason, State
 from fencepost.planning.outcome import Change, Outcome, Verb, bounded_error, next_state
+from fencepost.store.demands import encode_limits
 from fencepost.store.dialects import Dialect
 from fencepost.store.guard import held_by
 from fencepost.store.permits import release_permits
+from fencepost.store.rooms import release_holdings
 from fencepost.store.rows import CLAIM_COLUMNS
 from fencepost.store.tables import jobs, line_of, word
 
@@ -149,9 +151,12 @@ def settle(
         refused = [place for place, _ in changing if not held[place]]
         for place in _cancel_instead(dialect, conn, settlements, refused, now, held):
             states[place] = State.CANCELLED
+    limited = [place for place, (claim, _) in enumerate(settlements) if claim.limits and held[place]]
+    if limited:
+        release_holdings(dialect, conn, (settlements[place][0] for place in limited), now)
     constrained = [place for place, (claim, _) in enumerate(settlements) if claim.concurrency and held[place]]
     if constrained:
-        release_permits(conn, ((settlements[place][0], states[place]) for place in constrained), now)
+        release_permits(dialect, conn, ((settlements[place][0], states[place]) for place in constrained), now)
     return held
 
 
@@ -217,7 +222,7 @@ def _change_values(claim: Claim, change: Change) -> tuple[Any, ...]:
         change.state.value,
         None if change.reason is None else change.reason.value,
         change.attempts,
-        None if change.rank is None else line_of(claim.queue, claim.kind),
+        None if change.rank is None else line_of(claim.queue, claim.kind, gate=_gate(claim)),
         change.rank,
         change.wake_at,
         change.run_at,
@@ -225,6 +230,12 @@ def _change_values(claim: Claim, change: Change) -> tuple[Any, ...]:
         None if error is None else bounded_error(error),
         change.history,
     )
+
+
+def _gate(claim: Claim) -> str | None:
+    if claim.concurrency is not None:
+        return claim.concurrency.key
+    return None if claim.limits is None else encode_limits(claim.limits.rate, claim.limits.resources)
 
 
 def undecodable(row: Sequence[Any], owner: str, now: Micros, error: Exception) -> tuple[Claim, Outcome]:

@@ -13,7 +13,8 @@ exactly the index of the state that it is in:
 
 `line` numbers the pair (queue, kind): the jobs of one kind that wait in one queue stand in one line, so that a
 worker finds the kinds it knows without reading past those it does not. Lines with negative numbers hold `blocked` jobs,
-which no claim finds: those that wait for a permit, and those that wait for their tenant's turn in a fair queue.
+which no claim finds: those that wait for a limit, and those that wait for their tenant's turn in a fair queue. Jobs
+under limits stand, while they are ready, in a few lines beside that of their kind.
 `live_key` is a digest of (kind, key): an identity of any length and any alphabet, compared byte for byte whatever the
 database's collation.
 """
@@ -47,13 +48,18 @@ from sqlalchemy.types import TypeEngine
 from fencepost.job import State
 
 __all__ = [
+    "GATE_LINES",
     "KIND_CHARS",
     "LEAST_PERMIT_LINE",
     "ONE",
     "QUEUE_CHARS",
     "TENANT_CHARS",
+    "gate_of",
+    "holdings",
     "jobs",
     "leader",
+    "limits",
+    "line_numbers_of",
     "line_of",
     "live_key_of",
     "metadata",
@@ -74,6 +80,9 @@ __all__ = [
 KIND_CHARS = 300
 QUEUE_CHARS = 100
 TENANT_CHARS = 200
+
+GATE_LINES = 16
+"""Over how many lines the jobs of a kind that stand under limits are spread: a step of the claim's loose scan each."""
 
 metadata = MetaData()
 
@@ -134,6 +143,7 @@ jobs = Table(
     Column("permit_policy", String(24)),
     Column("permit_slot", Integer),
     Column("permit_token", BigInteger),
+    Column("limits", _text()),
     Column("progress", SmallInteger),
     Column("progress_note", String(500)),
     Column("tags", _text()),
@@ -206,6 +216,37 @@ permits = Table(
     Column("token", BigInteger, nullable=False),
     Column("job_id", _id()),
     Column("lease_token", BigInteger),
+    **_MYSQL,
+)
+
+limits = Table(
+    "fencepost_limits",
+    metadata,
+    Column("digest", _digest(), primary_key=True),
+    Column("kind", String(16), nullable=False),
+    Column("name", String(512), nullable=False),
+    Column("declared_at", BigInteger),
+    Column("rate", Double),
+    Column("burst", BigInteger),
+    Column("tat", BigInteger),
+    Column("due_at", BigInteger),
+    Column("capacity", BigInteger),
+    **_MYSQL,
+)
+Index(
+    "fencepost_limits_due",
+    limits.c.due_at,
+    sqlite_where=limits.c.due_at.is_not(None),
+    postgresql_where=limits.c.due_at.is_not(None),
+)
+
+holdings = Table(
+    "fencepost_holdings",
+    metadata,
+    Column("digest", _digest(), primary_key=True),
+    Column("job_id", _id(), primary_key=True),
+    Column("lease_token", BigInteger, primary_key=True, autoincrement=False),
+    Column("amount", BigInteger, nullable=False),
     **_MYSQL,
 )
 
@@ -295,9 +336,36 @@ retention = Table(
 )
 
 
-def line_of(queue: str, kind: str) -> int:
-    """The number of the line in which jobs of `kind` wait in `queue`: 63 bits of a digest, the same everywhere."""
-    return int.from_bytes(blake2b(f"{queue}\0{kind}".encode(), digest_size=8).digest(), "big") >> 1
+def line_of(queue: str, kind: str, *, gate: str | None = None) -> int:
+    """The number of the line in which jobs of `kind` wait in `queue`: 63 bits of a digest, the same everywhere.
+
+    Args:
+        queue: where they wait.
+        kind: what they are.
+        gate: what `gate_of` says of the job. Jobs under limits stand in lines of their own, spread over a few by their
+            key, so that a flood of one saturated key has few of the others behind it.
+    """
+    spread = "" if gate is None else f"\0{blake2b(gate.encode(), digest_size=1).digest()[0] % GATE_LINES}"
+    return _line_number(f"{queue}\0{kind}{spread}")
+
+
+def line_numbers_of(queue: str, kind: str) -> list[int]:
+    """All lines in which jobs of `kind` can wait in `queue`."""
+    return [line_of(queue, kind), *(_line_number(f"{queue}\0{kind}\0{spread}") for spread in range(GATE_LINES))]
+
+
+def _line_number(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def gate_of(permit_key: str | None, limits: str | None) -> str | None:
+    """What a job's line depends on beside its queue and kind: its key, or all that limits it; None: nothing does.
+
+    Args:
+        permit_key: the column.
+        limits: the column.
+    """
+    return limits if permit_key is None else permit_key
 
 
 def permit_line_of(digest: str) -> int:

@@ -23,6 +23,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -58,7 +59,7 @@ from fencepost.store.claim import lines_of
 from fencepost.store.database import Database
 from fencepost.store.queues import forget_idle, lock_queue
 from fencepost.store.rows import instant
-from fencepost.store.tables import LEAST_PERMIT_LINE, jobs, line_of, queues, tenants, turn_line_of, word
+from fencepost.store.tables import LEAST_PERMIT_LINE, gate_of, jobs, line_of, queues, tenants, turn_line_of, word
 from fencepost.store.workers import list_workers
 
 __all__ = ["AHEAD", "TurnLine", "give_turns", "has_waiting", "waiting_lines"]
@@ -241,9 +242,9 @@ def _window(
     for line in lines:
         head, ready = conn.execute(_HEAD, {"line": line.number, "ahead": AHEAD}).one()
         if head is not None:
-            heads[line.kind] = head
+            heads[line.kind] = min(head, heads.get(line.kind, head))  # those under limits stand in lines beside it
             if line.kind in rooms:
-                rooms[line.kind] = max(0, AHEAD - ready)
+                rooms[line.kind] = max(0, rooms[line.kind] - ready)
     # A kind that no living worker knows is not being served: its jobs must not hold the virtual time back, or whoever
     # was idle meanwhile would have a credit.
     seen = instant(now)
@@ -302,6 +303,8 @@ class _Waiting(NamedTuple):
     rank: int
     id: str
     line: TurnLine
+    gate: str | None
+    """Of its line when it is ready."""
 
 
 def _first_of(conn: Connection, asked: dict[TurnLine, int]) -> dict[str, list[_Waiting]]:
@@ -315,9 +318,10 @@ def _first_of(conn: Connection, asked: dict[TurnLine, int]) -> dict[str, list[_W
         values |= {f"most_{i}": most for i, (_, most) in enumerate(part)}
         for row in conn.execute(_heads(len(part)), values):
             line = by_number[row.line]
-            waiting[line.tenant].append(_Waiting(row.rank, str(row.id), line))
+            gate = gate_of(row.permit_key, row.limits)
+            waiting[line.tenant].append(_Waiting(row.rank, str(row.id), line, gate))
     for found in waiting.values():
-        found.sort()
+        found.sort(key=itemgetter(0, 1))
     return waiting
 
 
@@ -326,7 +330,7 @@ def _heads(lines: int) -> CompoundSelect[Any]:
     heads = []
     for i in range(lines):
         first = (
-            select(jobs.c.line, jobs.c.rank, jobs.c.id)
+            select(jobs.c.line, jobs.c.rank, jobs.c.id, jobs.c.permit_key, jobs.c.limits)
             .where(
                 jobs.c.line == bindparam(f"line_{i}", type_=BigInteger),
                 jobs.c.rank.is_not(None),
@@ -374,7 +378,7 @@ def _assign(
         start = max(period.virtual_time, plan.finishes.get(turn.tenant, clocks[turn.tenant].finish))
         plan.finishes[turn.tenant] = start + cost_of(clocks[turn.tenant].weight)
         last_rank = max(rank_of(period, start), last_rank + 1)  # equals keep their order
-        plan.moves.append((job.id, job.rank, line_of(job.line.queue, job.line.kind), last_rank))
+        plan.moves.append((job.id, job.rank, line_of(job.line.queue, job.line.kind, gate=job.gate), last_rank))
         plan = plan._replace(last_start=max(plan.last_start, start))
     return plan
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from fencepost.job import Claim
+from fencepost.job import Claim, Micros
 from fencepost.planning.fixed_start import most_held
 from fencepost.planning.isolation import is_last_chance, is_suspect, isolate_suspects
 from fencepost.planning.outcome import Outcome, Verb
@@ -27,6 +28,7 @@ logger = logging.getLogger("fencepost.worker")
 
 _MOST_AT_ONCE = 1000
 _GATHER_SECONDS = 0.002
+_SHORTEST_NAP_SECONDS = 0.002  # while another worker is at it
 _ALONE_SECONDS = 5.0  # what kills its process mostly does so at once, and others must not wait for ever
 _ALONE_LOOK_SECONDS = 0.01
 
@@ -91,6 +93,12 @@ class Claimer:
         self._is_finished = is_finished
         self._wake = threading.Event()
         self._careful = False
+        self._due = math.inf
+        """The monotonic instant at which to look after those who wait for tokens."""
+
+    def wake_after(self, span: Micros) -> None:
+        """Somebody who waits for tokens is to be woken after so many microseconds."""
+        self._due = min(self._due, time.monotonic() + max(span / 1_000_000, _SHORTEST_NAP_SECONDS))
 
     def wake(self) -> None:
         """A slot became free, or a job was enqueued in this process."""
@@ -101,6 +109,7 @@ class Claimer:
         """The thread's body."""
         while not thread.stopping.is_set():
             self._wake.clear()
+            self._wake_due(thread)
             claimed = False
             for pool in self._pools:
                 free = self._free(pool)
@@ -125,8 +134,25 @@ class Claimer:
                 continue
             if thread.persist(self._is_finished, "finishing"):
                 return
-            # Spread out, so that many idle workers do not ask at the same moments.
-            self._wake.wait(self._poll_seconds * random.uniform(0.75, 1.25))  # noqa: S311
+            self._idle(thread)
+
+    def _idle(self, thread: WorkerThread) -> None:
+        """Sleep until there is a sign, until the next poll, or until tokens have woken somebody."""
+        # Spread out, so that many idle workers do not ask at the same moments.
+        until = time.monotonic() + self._poll_seconds * random.uniform(0.75, 1.25)  # noqa: S311
+        while not self._wake.wait(max(0.0, min(until, self._due) - time.monotonic())):
+            if time.monotonic() >= until or self._wake_due(thread):
+                return
+
+    def _wake_due(self, thread: WorkerThread) -> bool:
+        """Wake those whose tokens have come, if it is time to look. Returns whether somebody was woken.
+
+        Not only in the planner's rounds: at high rates it happens many times a second, and the next claim is for them.
+        """
+        if time.monotonic() < self._due:
+            return False
+        self._due = math.inf  # the store tells the next one
+        return bool(thread.persist(self._store.wake_due, "waking"))
 
     def _free(self, pool: Pool) -> int:
         by_process = self._board.running_by("process") if len(self._pools) > 1 else 0

@@ -101,7 +101,8 @@ class Settler:
 
     def _settle(self, group: list[tuple[Execution, Outcome]], board: Board) -> None:
         held = self._store.settle([(execution.claim, outcome) for execution, outcome in group])
-        if any(outcome.is_returning for _, outcome in group):
+        # What came back is ready at once, and so is who waited for what is free now.
+        if any(outcome.is_returning or execution.claim.gives_back for execution, outcome in group):
             self._on_returned()
         board.settled([execution for execution, _ in group])
         self.settled += sum(held)

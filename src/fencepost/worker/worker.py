@@ -298,7 +298,7 @@ class Worker:
         pools = [Pool("main", self._registry.kinds() - in_processes, self._concurrency)]
         if in_processes:
             pools.append(Pool("process", in_processes, self._processes))
-        return Claimer(
+        claimer = Claimer(
             self._store,
             self.owner,
             self._registry,
@@ -311,6 +311,8 @@ class Worker:
             poll_seconds=self._poll_seconds,
             is_finished=self._is_finished,
         )
+        self._store.database.on_due = claimer.wake_after
+        return claimer
 
     def _slot_freed(self) -> None:
         self._wake_claimer()
