@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from sqlalchemy import and_, bindparam, case, exc, func, null, select, update
 from sqlalchemy.engine import Connection
 
 from fencepost.errors import InvalidTransition, JobNotFound, StoreUnavailable
-from fencepost.job import FINAL_STATES, BusyPolicy, EnqueueResult, Priority, Reason, State
+from fencepost.job import FINAL_STATES, BusyPolicy, EnqueueResult, Micros, Priority, Reason, State
+from fencepost.planning.outcome import waiting
 from fencepost.planning.rank import rank
 from fencepost.store.database import Database
 from fencepost.store.permits import release_cancelled
+from fencepost.store.rows import UNREADABLE, fixed_start
 from fencepost.store.tables import gate_of, jobs, line_of, live_key_of, queues
 
 __all__ = ["cancel_job", "paused_queues", "retry_job", "set_paused"]
@@ -84,6 +87,8 @@ def cancel_job(database: Database, conn: Connection, job_id: str) -> bool:
 def retry_job(database: Database, conn: Connection, job_id: str) -> EnqueueResult:
     """Make a failed, cancelled or skipped job ready again, with a fresh budget of attempts and no deadline.
 
+    A fixed start that lies ahead is awaited as before; one that has passed is not judged any more.
+
     Where a newer live job holds its identity, that job does the work: the old one stays as it is, and the result
     names the newer one with `created=False`, as an enqueue would.
 
@@ -94,7 +99,8 @@ def retry_job(database: Database, conn: Connection, job_id: str) -> EnqueueResul
     now = database.now(conn)
     row = conn.execute(
         select(
-            *(jobs.c[name] for name in ("state", "kind", "queue", "priority", "dedup_key", "permit_key", "limits"))
+            *(jobs.c[name] for name in ("state", "kind", "queue", "priority", "dedup_key", "permit_key", "limits")),
+            *(jobs.c[name] for name in ("created_at", "options")),
         ).where(jobs.c.id == job_id)
     ).first()
     if row is None:
@@ -113,15 +119,24 @@ def retry_job(database: Database, conn: Connection, job_id: str) -> EnqueueResul
             "Upgrade fencepost to retry it."
         ) from error
     live_key = None if row.dedup_key is None else live_key_of(row.kind, row.dedup_key)
+    start_at = _start_of(row.options)
+    if start_at is not None and start_at > now:
+        run_at = start_at
+        state, new_rank, wake_at = waiting(priority, start_at, now, start_at=start_at)
+    else:
+        run_at = max(now, row.created_at + 1)  # due later than it was made, so the start that has passed is none
+        state, new_rank, wake_at = State.READY, rank(priority, now), None
+    line = line_of(row.queue, row.kind, gate=gate_of(row.permit_key, row.limits))
     again = (
         update(jobs)
         .where(jobs.c.id == job_id, jobs.c.state == row.state)
         .values(
-            state=State.READY.value,
+            state=state.value,
             reason=null(),
-            line=line_of(row.queue, row.kind, gate=gate_of(row.permit_key, row.limits)),
-            rank=rank(priority, now),
-            run_at=now,
+            line=None if new_rank is None else line,
+            rank=new_rank,
+            wake_at=wake_at,
+            run_at=run_at,
             attempts=0,
             deadline=null(),
             finished_at=null(),
@@ -144,6 +159,14 @@ def retry_job(database: Database, conn: Connection, job_id: str) -> EnqueueResul
     if not changed:
         raise InvalidTransition(f"Job {job_id} changed its state just now. Look at it, then retry it again.")
     return EnqueueResult(job_id, created=True)
+
+
+def _start_of(options: str | None) -> Micros | None:
+    try:
+        start = None if options is None else fixed_start(json.loads(options))
+    except UNREADABLE:
+        return None  # who claims it will say so
+    return None if start is None else start.at
 
 
 def set_paused(database: Database, conn: Connection, queue: str, *, paused: bool) -> None:
