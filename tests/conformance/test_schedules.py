@@ -31,7 +31,7 @@ from fencepost.errors import (
 from fencepost.ids import new_id
 from fencepost.job import Job, Options
 from fencepost.planner.passes import housekeep, seconds_until_next
-from fencepost.planning.misfire import MOST_AT_ONCE
+from fencepost.planning.misfire import MOST_AT_ONCE, plan_pass
 from fencepost.schedule import Every, Misfire, NewSchedule, Timing
 from fencepost.store import Database, Store
 from fencepost.store import schedules as statements_of
@@ -1367,12 +1367,11 @@ def test_a_fault_of_one_schedule_keeps_no_other_from_being_planned(
     """L6."""
     store.save_schedule(definition("bad", max_catch_up=13))
     store.save_schedule(definition("good"))
-    real = statements_of.plan_pass
 
     def plan(*asked: Any, max_catch_up: int, **more: Any) -> Any:
         if max_catch_up == 13:
             raise ZeroDivisionError("a fault\0")
-        return real(*asked, max_catch_up=max_catch_up, **more)
+        return plan_pass(*asked, max_catch_up=max_catch_up, **more)
 
     with monkeypatch.context() as patched:
         patched.setattr(statements_of, "plan_pass", plan)
