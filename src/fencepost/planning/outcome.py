@@ -14,6 +14,9 @@
 | cancel     | any              | cancelled                                        | kept     | written |
 | skip       | any              | skipped                                          | kept     | kept    |
 
+An attempt whose fixed start lies ahead, or was given back before its handler began, has not been tried: a release, or a
+reclaim before the start, leaves its job as it was before the claim.
+
 If a cancellation was requested while it ran, every outcome that would bring the job back cancels it instead.
 """
 
