@@ -7,7 +7,7 @@ import inspect
 import multiprocessing
 import os
 import weakref
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from datetime import timedelta
 from itertools import islice
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, cast, overload
@@ -22,6 +22,7 @@ from fencepost.function import Decorator, JobFunction, Prepared
 from fencepost.handle import JobHandle
 from fencepost.ids import new_id, parse_id
 from fencepost.job import Job, NewJob, Options, State
+from fencepost.labels import check_labels
 from fencepost.options import Asked, build_options, check_name
 from fencepost.planning.fixed_start import StartFigures
 from fencepost.registry import Executor, Handler, Registry, kind_of
@@ -67,6 +68,7 @@ class Jobs:
         key: str | None = None,
         tenant: str | None = None,
         tag: str | None = None,
+        labels: Mapping[str, str] | None = None,
         before: str | None = None,
         limit: int = 50,
     ) -> list[Job]:
@@ -76,6 +78,7 @@ class Jobs:
             state: one or several; None: all.
             kind, queue, key, tenant: equal to this; None: any.
             tag: among its tags; None: any.
+            labels: among its labels, all of them; None: any.
             before: the last id of the page before.
             limit: how many at most, up to 1,000; default 50.
 
@@ -95,6 +98,7 @@ class Jobs:
             key=key,
             tenant=tenant,
             tag=tag,
+            labels=None if labels is None else check_labels(labels),
             before=None if before is None else _checked_id(before),
             limit=limit,
         )

@@ -57,6 +57,8 @@ class Prepared(Generic[P, R]):
             keep_result: whether what the handler returns is stored; default True.
             tags: words to find it by.
             tenant: on whose behalf it runs.
+            labels: what its worker must have: names and values, `{"gpu": "a100"}`. Only a worker that has each of
+                them with the same value takes the job; None or {} (default): any worker. Replaces those of the kind.
 
         Raises:
             ConfigurationError: a value that cannot be, with what would be right.

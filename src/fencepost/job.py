@@ -256,6 +256,8 @@ class Options:
     tags: tuple[str, ...] = ()
     tenant: str | None = None
     concurrency: Concurrency | None = None
+    labels: str | None = None
+    """What its worker must have, as canonical JSON text; see `fencepost.labels`."""
     start_at: Micros | None = None
     tolerance: Micros | None = None
     """With `start_at`; None: the default. In a schedule's options: its occurrences have fixed starts."""
@@ -356,6 +358,8 @@ class Claim:
     """Of its permit, if it has a concurrency key: grows every time a permit of the slot is taken."""
     start: FixedStart | None = None
     """When its handler is to start, if that is fixed: a claim may come a little before it."""
+    labels: str | None = None
+    """What its worker must have, as canonical JSON text; None: nothing."""
 
     @property
     def id(self) -> str:

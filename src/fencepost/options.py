@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from fencepost.errors import ConfigurationError
 from fencepost.job import Backoff, BackoffSpec, Hold, OnConflict, OnMiss, Options, Priority
+from fencepost.labels import check_labels, encode_labels
 from fencepost.store.tables import KIND_CHARS, QUEUE_CHARS
 from fencepost.timing import instant_micros, micros, seconds
 
@@ -46,6 +47,7 @@ class Asked(TypedDict, total=False):
     keep_result: bool
     tags: Sequence[str]
     tenant: str | None
+    labels: Mapping[str, str] | None
 
 
 def build_options(base: Options, **asked: Unpack[Asked]) -> Options:
@@ -91,6 +93,8 @@ def build_options(base: Options, **asked: Unpack[Asked]) -> Options:
                 changes["tenant"] = None if value is None else check_name(value, name, _TENANT_CHARS)
             case "tags":
                 changes["tags"] = _tags(value)
+            case "labels":
+                changes["labels"] = None if value is None else encode_labels(check_labels(value))
             case "keep_result":
                 changes["keep_result"] = bool(value)
             case _:

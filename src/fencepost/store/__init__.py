@@ -6,7 +6,7 @@ concern: enqueue, claim, settle, leases, promote, control, retention, listing, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from fencepost.codec import ResultCodec
 from fencepost.errors import ConfigurationError
 from fencepost.ids import new_id
 from fencepost.job import DEFAULT_LEASE_SECONDS, Claim, EnqueueResult, Job, Lease, Micros, NewJob, Reason
+from fencepost.labels import NO_LABELS, LabelSet, check_labels
 from fencepost.planning.fixed_start import StartFigures
 from fencepost.planning.outcome import Outcome, Verb
 from fencepost.schedule import NewSchedule, Schedule
@@ -134,6 +135,7 @@ class Store:
         queues: Collection[str] | None = None,
         limit: int = 1,
         lease: float | timedelta = DEFAULT_LEASE_SECONDS,
+        labels: Mapping[str, str] | None = None,
     ) -> list[Claim]:
         """Claim up to `limit` ready jobs, best rank first.
 
@@ -143,6 +145,7 @@ class Store:
             queues: where to look; None: all queues.
             limit: how many at most.
             lease: seconds (or timedelta) until the jobs come back unless a heartbeat renews them; default 30.
+            labels: what you have, `{"gpu": "a100"}`; jobs that need others are left alone. None: nothing.
 
         Raises:
             ConfigurationError: an argument that cannot be.
@@ -162,6 +165,7 @@ class Store:
             queues=None if queues is None else frozenset(queues),
             limit=limit,
             lease=micros(lease, "lease"),
+            labels=_label_set(labels),
         )
 
     def heartbeat(
@@ -293,10 +297,12 @@ class Store:
             if gone < batch:
                 return total
 
-    def has_ready(self, kinds: Collection[str], queues: Collection[str] | None) -> bool:
-        """Whether a claim of these kinds in these queues (None: all) would find something."""
-        wanted = None if queues is None else frozenset(queues)
-        return bool(self._read(lambda conn: ready_lines(self.database, conn, frozenset(kinds), wanted)))
+    def has_ready(
+        self, kinds: Collection[str], queues: Collection[str] | None, labels: Mapping[str, str] | None = None
+    ) -> bool:
+        """Whether a claim of these kinds in these queues (None: all) with these labels would find something."""
+        wanted, has = None if queues is None else frozenset(queues), _label_set(labels)
+        return bool(self._read(lambda conn: ready_lines(self.database, conn, frozenset(kinds), wanted, has)))
 
     # Schedules
 
@@ -454,6 +460,10 @@ class Store:
     def close(self) -> None:
         """Close the pool's connections."""
         self.database.close()
+
+
+def _label_set(labels: Mapping[str, str] | None) -> LabelSet:
+    return frozenset(check_labels(labels).items()) if labels is not None else NO_LABELS
 
 
 def _batches(new: Sequence[NewJob], most_bytes: int) -> Iterable[Sequence[NewJob]]:

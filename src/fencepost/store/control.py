@@ -11,7 +11,7 @@ from fencepost.errors import InvalidTransition, JobNotFound, StoreUnavailable
 from fencepost.job import FINAL_STATES, EnqueueResult, Priority, Reason, State
 from fencepost.planning.rank import rank
 from fencepost.store.database import Database
-from fencepost.store.tables import jobs, line_of, live_key_of, queues
+from fencepost.store.tables import jobs, line_of_row, live_key_of, queues
 
 __all__ = ["cancel_job", "paused_queues", "retry_job", "set_paused"]
 
@@ -84,7 +84,7 @@ def retry_job(database: Database, conn: Connection, job_id: str) -> EnqueueResul
     """
     now = database.now(conn)
     row = conn.execute(
-        select(*(jobs.c[name] for name in ("state", "kind", "queue", "priority", "dedup_key"))).where(
+        select(*(jobs.c[name] for name in ("state", "kind", "queue", "labels", "priority", "dedup_key"))).where(
             jobs.c.id == job_id
         )
     ).first()
@@ -110,7 +110,7 @@ def retry_job(database: Database, conn: Connection, job_id: str) -> EnqueueResul
         .values(
             state=State.READY.value,
             reason=null(),
-            line=line_of(row.queue, row.kind),
+            line=line_of_row(row),
             rank=rank(priority, now),
             run_at=now,
             attempts=0,

@@ -8,6 +8,7 @@ from typing import Any
 
 from fencepost.errors import ConfigurationError
 from fencepost.job import Backoff, Micros, OnMiss, Options, Priority
+from fencepost.labels import label_set
 from fencepost.planning.cron import checked
 from fencepost.schedule import Cron, Every, Misfire, NewSchedule, Once, Overlap, Schedule, Timing
 from fencepost.store.rows import instant
@@ -101,6 +102,8 @@ def _encode_options(options: Options) -> str:
         del kept[elsewhere]
     if options.tolerance is None:  # so that definitions from before there were fixed starts are still the same
         del kept["tolerance"], kept["on_miss"]
+    if kept["labels"] is None:  # so that a definition without any keeps the digest that it has always had
+        del kept["labels"]
     return json.dumps(kept, ensure_ascii=False, sort_keys=True)
 
 
@@ -119,6 +122,8 @@ def _decode_options(text: str | None, queue: str) -> Options:
         _whole(options.tolerance)
     _whole(options.max_attempts)
     _whole(options.duration_hint)
+    if label_set(options.labels) is None:
+        raise ValueError(f"{options.labels!r} are no labels")
     return options
 
 
@@ -171,7 +176,15 @@ def shown_schedule(row: Any) -> Schedule:
         paused_at=instant(row.paused_at),
         paused_reason=row.paused_reason,
         declared_in=row.declared_in,
+        labels=_shown_labels(row.options),
         error=error,
         created_at=created_at,
         updated_at=updated_at,
     )
+
+
+def _shown_labels(options: str | None) -> dict[str, str]:
+    try:
+        return dict(label_set(json.loads(options or "{}").get("labels")) or ())
+    except (ValueError, TypeError, AttributeError):
+        return {}

@@ -8,30 +8,34 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from typing import NamedTuple
 
 from sqlalchemy import and_, bindparam, exc, func, select
 from sqlalchemy.engine import Connection
 
 from fencepost.errors import FencepostError
 from fencepost.job import Micros, Reason, State
+from fencepost.labels import encode_labels, label_words
 from fencepost.schedule import Schedule
 from fencepost.store import schema
+from fencepost.store.claim import Line, all_ready_lines
 from fencepost.store.control import paused_queues
 from fencepost.store.database import Database
 from fencepost.store.finding import Finding, Level
 from fencepost.store.permits import count_free, waiting_keys
 from fencepost.store.rows import instant
 from fencepost.store.schedules import list_schedules
-from fencepost.store.tables import jobs, permit_digest_of, permit_line_of, word
+from fencepost.store.tables import ONE, jobs, permit_digest_of, permit_line_of, word
 from fencepost.store.workers import Worker, list_workers
 
-__all__ = ["Finding", "Level", "diagnose"]
+__all__ = ["Finding", "Level", "diagnose", "ready_by_line"]
 
 
 _LATE_SECONDS = 10  # any living worker's planner plans, promotes and reclaims within a second or so
 _SKEW_SECONDS = 1.0
 _QUARANTINE_DAYS = 7
 _NAMED = 5
+_MOST_COUNTED = 10_000
 _SECOND: Micros = 1_000_000
 
 
@@ -54,7 +58,7 @@ def diagnose(database: Database, *, payload_bytes: int, is_thorough: bool = Fals
         tables = _schema(database)
         findings.append(tables)
         if tables.level is Level.OK:
-            findings += database.read(lambda conn: _jobs(conn, database.now(conn)))
+            findings += database.read(lambda conn: _jobs(database, conn, database.now(conn)))
     except (FencepostError, exc.SQLAlchemyError) as error:
         return [_unreachable(database, error)]
     return findings
@@ -108,13 +112,13 @@ def _schema(database: Database) -> Finding:
     )
 
 
-def _jobs(conn: Connection, now: Micros) -> list[Finding]:
+def _jobs(database: Database, conn: Connection, now: Micros) -> list[Finding]:
     workers = list_workers(conn)
     at = instant(now)
     assert at is not None
     alive = [worker for worker in workers if worker.is_alive(at)]
     paused = paused_queues(conn)
-    waiting = _waiting(conn)
+    waiting = ready_by_line(database, conn)
     return [
         _workers(workers, alive, waiting, paused, now),
         *_unserved(alive, waiting, paused),
@@ -127,24 +131,44 @@ def _jobs(conn: Connection, now: Micros) -> list[Finding]:
     ]
 
 
-# Served by the `ready` index, which holds ready jobs alone.
-_READY = (
-    select(jobs.c.queue, jobs.c.kind, func.count())
-    .where(jobs.c.line.is_not(None), jobs.c.state == word(State.READY))
-    .group_by(jobs.c.queue, jobs.c.kind)
-    .order_by(jobs.c.queue, jobs.c.kind)
+# Served by the `ready` index alone, and bounded: whether a million or ten thousand wait, somebody should look.
+_IN_LINE = select(func.count()).select_from(
+    select(ONE)
+    .where(jobs.c.line == bindparam("line"), jobs.c.rank.is_not(None))
+    .limit(bindparam("most"))
+    .subquery("standing")
 )
 
 
-def _waiting(conn: Connection) -> dict[tuple[str, str], int]:
-    """How many jobs are ready, by queue and kind."""
-    return {(queue, kind): number for queue, kind, number in conn.execute(_READY)}
+class Ready(NamedTuple):
+    """A line, and how many jobs are ready in it; above `_MOST_COUNTED` they are not counted any further."""
+
+    line: Line
+    number: int
+
+    @property
+    def what(self) -> str:
+        needs = f" with the labels {label_words(self.line.labels)}" if self.line.labels else ""
+        return f"{_number(self.number)} of kind {self.line.kind!r} in queue {self.line.queue!r}{needs}"
+
+
+def ready_by_line(database: Database, conn: Connection) -> list[Ready]:
+    """How many jobs are ready, by line. Jobs are counted in the index; none is read."""
+    lines = sorted(all_ready_lines(database, conn), key=lambda line: (line.queue, line.kind, line.labels or ""))
+    most = _MOST_COUNTED + 1
+    counted = (Ready(line, conn.execute(_IN_LINE, {"line": line.number, "most": most}).scalar_one()) for line in lines)
+    return [entry for entry in counted if entry.number]
+
+
+def _total(waiting: Iterable[Ready]) -> int:
+    """How many jobs there are in several lines, counted no further than `_MOST_COUNTED` either."""
+    return min(sum(entry.number for entry in waiting), _MOST_COUNTED + 1)
 
 
 def _workers(
-    workers: list[Worker], alive: list[Worker], waiting: dict[tuple[str, str], int], paused: Iterable[str], now: Micros
+    workers: list[Worker], alive: list[Worker], waiting: Sequence[Ready], paused: Iterable[str], now: Micros
 ) -> Finding:
-    ready = sum(number for (queue, _), number in waiting.items() if queue not in set(paused))
+    ready = _total(entry for entry in waiting if entry.line.queue not in set(paused))
     silent = len(workers) - len(alive)
     gone = f" {_count(silent, 'worker')} stopped reporting without a word: killed, or cut off." if silent else ""
     if alive:
@@ -161,14 +185,14 @@ def _workers(
     )
 
 
-def _unserved(alive: list[Worker], waiting: dict[tuple[str, str], int], paused: Iterable[str]) -> list[Finding]:
+def _unserved(alive: list[Worker], waiting: Sequence[Ready], paused: Iterable[str]) -> list[Finding]:
     """Ready jobs that none of the living workers would claim."""
     if not alive:
         return []
     left = [
-        f"{number} of kind {kind!r} in queue {queue!r}"
-        for (queue, kind), number in waiting.items()
-        if queue not in set(paused) and not any(_serves(worker, queue, kind) for worker in alive)
+        f"{entry.what} ({why})"
+        for entry in waiting
+        if entry.line.queue not in set(paused) and (why := _why_unserved(alive, entry.line)) is not None
     ]
     if not left:
         return [Finding("unserved", Level.OK, "Every ready job is served by a living worker.")]
@@ -177,13 +201,21 @@ def _unserved(alive: list[Worker], waiting: dict[tuple[str, str], int], paused: 
             "unserved",
             Level.WARNING,
             f"Jobs are ready that no living worker serves: {_some(left)}.",
-            "Start a worker of the app that registers these kinds, for these queues (or without --queue: for all).",
+            "Start a worker of the app that registers these kinds, for these queues (or without --queue: for all) and "
+            "with these labels (--label NAME=VALUE).",
         )
     ]
 
 
-def _serves(worker: Worker, queue: str, kind: str) -> bool:
-    return kind in worker.kinds and (worker.queues is None or queue in worker.queues)
+def _why_unserved(alive: Iterable[Worker], line: Line) -> str | None:
+    """What the nearest of the workers lacks to serve a line; None: one serves it."""
+    knowing = [worker for worker in alive if line.kind in worker.kinds]
+    if not knowing:
+        return "no worker registers the kind"
+    near = [worker for worker in knowing if worker.serves_queue(line.queue)]
+    if not near:
+        return "no worker that registers the kind serves the queue"
+    return None if any(worker.has(line.needs) for worker in near) else "no such worker has the labels"
 
 
 def _late(column: str, state: State) -> Callable[[Connection, Micros], tuple[int, Micros | None]]:
@@ -228,10 +260,10 @@ def _overdue(conn: Connection, now: Micros) -> Finding:
     )
 
 
-def _paused(waiting: dict[tuple[str, str], int], paused: dict[str, Micros], now: Micros) -> list[Finding]:
+def _paused(waiting: Sequence[Ready], paused: dict[str, Micros], now: Micros) -> list[Finding]:
     held = []
     for queue, since in sorted(paused.items()):
-        number = sum(count for (name, _), count in waiting.items() if name == queue)
+        number = _total(entry for entry in waiting if entry.line.queue == queue)
         if number:
             held.append(f"{queue!r} ({_count(number, 'job')}, paused {_span(now - since)} ago)")
     if not held:
@@ -340,9 +372,9 @@ def _unknown_kinds(active: Sequence[Schedule], alive: list[Worker]) -> list[Find
     if not alive:
         return []
     left = [
-        f"{one.name!r} (kind {one.kind!r} in queue {one.queue!r})"
+        f"{one.name!r} (kind {one.kind!r} in queue {one.queue!r}{_with(one)})"
         for one in active
-        if not any(_serves(worker, one.queue, one.kind) for worker in alive)
+        if not any(worker.serves(one.queue, one.kind, frozenset(one.labels.items())) for worker in alive)
     ]
     if not left:
         return [Finding("schedule-kinds", Level.OK, "What the active schedules make is served by a living worker.")]
@@ -351,10 +383,14 @@ def _unknown_kinds(active: Sequence[Schedule], alive: list[Worker]) -> list[Find
             "schedule-kinds",
             Level.WARNING,
             f"Schedules are active whose jobs no living worker serves: {_some(left)}.",
-            "Start a worker of the app that registers these kinds, for these queues; or stop the schedule: "
-            "fencepost schedules pause NAME",
+            "Start a worker of the app that registers these kinds, for these queues, with these labels; or stop the "
+            "schedule: fencepost schedules pause NAME",
         )
     ]
+
+
+def _with(schedule: Schedule) -> str:
+    return f" with the labels {label_words(encode_labels(schedule.labels))}" if schedule.labels else ""
 
 
 def _cursors(active: Sequence[Schedule], now: Micros) -> Finding:
@@ -383,8 +419,12 @@ def _micros_since(worker: Worker, now: Micros) -> Micros:
     return (current - seen) // timedelta(microseconds=1)
 
 
+def _number(number: int) -> str:
+    return f"{number:,}" if number <= _MOST_COUNTED else f"over {_MOST_COUNTED:,}"
+
+
 def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    return f"{_number(number)} {noun}" if number == 1 else f"{_number(number)} {noun}s"
 
 
 def _are(number: int, noun: str) -> str:

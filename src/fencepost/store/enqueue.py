@@ -37,7 +37,7 @@ _REPLACE = update(jobs).where(
 _REPLACED_COLUMNS = (
     *("permit_key", "permit_slots", "permit_policy"),
     *("queue", "state", "priority", "line", "rank", "wake_at", "max_attempts", "hold", "run_at"),
-    *("deadline", "tenant", "tags", "options", "arguments"),
+    *("deadline", "tenant", "tags", "labels", "options", "arguments"),
 )
 
 
@@ -179,7 +179,7 @@ def _template(job: NewJob, now: Micros) -> _Template:
     )
     live_key = None if options.key is None else live_key_of(kind, options.key)
     optional = {
-        "line": None if rank is None else _cached_line(options.queue, kind),
+        "line": None if rank is None else _cached_line(options.queue, kind, labels=options.labels),
         "wake_at": wake_at,
         "run_at": due_at if due_at > now else None,
         "deadline": options.deadline,
@@ -188,6 +188,7 @@ def _template(job: NewJob, now: Micros) -> _Template:
         "hold": None if options.key is None else options.hold,
         "tenant": options.tenant,
         "tags": json.dumps(options.tags, ensure_ascii=False) if options.tags else None,
+        "labels": options.labels,
         "options": _encode_rare(options),
     }
     if options.concurrency is not None:

@@ -21,7 +21,7 @@ from sqlalchemy.engine import Connection
 from fencepost.job import FINAL_STATES, BusyPolicy, Claim, Micros, Reason, State
 from fencepost.store.dialects import Dialect
 from fencepost.store.guard import held_by
-from fencepost.store.tables import ONE, jobs, line_of, permit_digest_of, permit_line_of, permits, word
+from fencepost.store.tables import ONE, jobs, line_of_row, permit_digest_of, permit_line_of, permits, word
 
 __all__ = ["Slots", "block_rows", "count_free", "lock_slots", "release_permits", "take", "waiting_keys", "wake_waiting"]
 
@@ -59,7 +59,7 @@ _RELEASE = (
 
 # Served by the `ready` index: those who wait for a key stand in its own line, in rank order.
 _FIRST_WAITING = (
-    select(jobs.c.id, jobs.c.queue, jobs.c.kind)
+    select(jobs.c.id, jobs.c.queue, jobs.c.kind, jobs.c.labels)
     .where(jobs.c.line == bindparam("line"), jobs.c.rank.is_not(None))
     .order_by(jobs.c.rank)
     .limit(bindparam("most"))
@@ -205,9 +205,7 @@ def release_permits(conn: Connection, ended: Iterable[tuple[Claim, State]], now:
 def wake_waiting(conn: Connection, digest: str, most: int) -> int:
     """Make the best-ranked of the jobs that wait for a key ready. Returns how many."""
     waiting = conn.execute(_FIRST_WAITING, {"line": permit_line_of(digest), "most": most}).fetchall()
-    return sum(
-        conn.execute(_WAKE, {"_id": str(row.id), "_line": line_of(row.queue, row.kind)}).rowcount for row in waiting
-    )
+    return sum(conn.execute(_WAKE, {"_id": str(row.id), "_line": line_of_row(row)}).rowcount for row in waiting)
 
 
 def waiting_keys(conn: Connection) -> list[tuple[str, int]]:

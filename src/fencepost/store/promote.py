@@ -14,13 +14,14 @@ from fencepost.planning.outcome import waiting
 from fencepost.planning.rank import urgent_rank
 from fencepost.store.database import Database
 from fencepost.store.rows import UNREADABLE, fixed_start
-from fencepost.store.tables import jobs, line_of, words
+from fencepost.store.tables import jobs, line_of_row, words
 
 __all__ = ["is_due", "next_wake", "promote_due"]
 
+_DUE_COLUMNS = ("id", "queue", "kind", "labels", "state", "priority", "wake_at", "deadline", "options")
 # Served by the `wake` index. Neither arguments nor results are read: memory does not grow with the payloads.
 _DUE = (
-    select(*(jobs.c[name] for name in ("id", "queue", "kind", "state", "priority", "wake_at", "deadline", "options")))
+    select(*(jobs.c[name] for name in _DUE_COLUMNS))
     .where(jobs.c.wake_at <= bindparam("now"))
     .order_by(jobs.c.wake_at)
     .limit(bindparam("batch"))
@@ -93,7 +94,7 @@ def next_wake(conn: Connection) -> Micros | None:
 def _move(row: Any, now: Micros) -> tuple[Any, ...]:
     """The values of `_NAMES` for one due row."""
     job_id = str(row.id)
-    line = line_of(row.queue, row.kind)
+    line = line_of_row(row)
     moved: tuple[Any, ...]
     try:
         rare = {} if row.options is None else json.loads(row.options)

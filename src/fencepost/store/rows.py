@@ -43,7 +43,7 @@ __all__ = [
 CLAIM_COLUMNS = (
     *("id", "kind", "queue", "arguments", "attempts", "max_attempts", "lease_token", "priority"),
     *("created_at", "run_at", "deadline", "hold", "options", "tags", "tenant", "schedule", "scheduled_for"),
-    *("trigger", "permit_key", "permit_slots", "permit_policy", "reason", "history"),
+    *("trigger", "permit_key", "permit_slots", "permit_policy", "reason", "history", "labels"),
 )
 LISTING_COLUMNS = tuple(column.name for column in jobs.c if column.name not in ("arguments", "result", "history"))
 """What a listing reads: all but what may be large."""
@@ -73,7 +73,7 @@ def claim_from_row(row: Any, owner: str, claimed_at: Micros) -> Claim:
     (
         job_id, kind, queue, arguments, attempts, max_attempts, token, priority,
         created_at, run_at, deadline, hold, options, tags, tenant, schedule, scheduled_for, trigger,
-        permit_key, permit_slots, permit_policy, reason, history,
+        permit_key, permit_slots, permit_policy, reason, history, labels,
     ) = row
     # fmt: on
     timeout: float | None = None
@@ -119,6 +119,7 @@ def claim_from_row(row: Any, owner: str, claimed_at: Micros) -> Claim:
         claimed_at,
         None,
         start,
+        labels,
     )
 
 

@@ -32,7 +32,7 @@ from fencepost.store.dialects import Dialect
 from fencepost.store.guard import held_by
 from fencepost.store.permits import release_permits
 from fencepost.store.rows import CLAIM_COLUMNS
-from fencepost.store.tables import jobs, line_of, word
+from fencepost.store.tables import jobs, line_of_row, word
 
 __all__ = ["CANCEL_REQUESTED", "settle", "undecodable"]
 
@@ -217,7 +217,7 @@ def _change_values(claim: Claim, change: Change) -> tuple[Any, ...]:
         change.state.value,
         None if change.reason is None else change.reason.value,
         change.attempts,
-        None if change.rank is None else line_of(claim.queue, claim.kind),
+        None if change.rank is None else line_of_row(claim),
         change.rank,
         change.wake_at,
         change.run_at,

@@ -11,9 +11,9 @@ exactly the index of the state that it is in:
 | `live_key`      | live, with an identity              | UNIQUE: the identity                     |
 | `finished_at`   | final                               | retention, listing                       |
 
-`line` numbers the pair (queue, kind): the jobs of one kind that wait in one queue stand in one line, so that a
-worker finds the kinds it knows without reading past those it does not. `live_key` is a digest of (kind, key):
-an identity of any length and any alphabet, compared byte for byte whatever the database's collation.
+`line` numbers the triple (queue, kind, labels): the jobs of one kind and of equal needs that wait in one queue stand
+in one line, so that a worker finds what it can run without reading past what it cannot. `live_key` is a digest of
+(kind, key): an identity of any length and any alphabet, compared byte for byte whatever the database's collation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import StrEnum
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import (
     BigInteger,
@@ -47,8 +47,10 @@ __all__ = [
     "KIND_CHARS",
     "ONE",
     "QUEUE_CHARS",
+    "Standing",
     "jobs",
     "line_of",
+    "line_of_row",
     "live_key_of",
     "metadata",
     "permit_digest_of",
@@ -228,13 +230,36 @@ workers = Table(
     Column("lease", BigInteger, nullable=False),
     Column("started_at", BigInteger, nullable=False),
     Column("seen_at", BigInteger, nullable=False),
+    Column("labels", _text()),
     **_MYSQL,
 )
 
 
-def line_of(queue: str, kind: str) -> int:
-    """The number of the line in which jobs of `kind` wait in `queue`: 63 bits of a digest, the same everywhere."""
-    return int.from_bytes(blake2b(f"{queue}\0{kind}".encode(), digest_size=8).digest(), "big") >> 1
+def line_of(queue: str, kind: str, *, labels: str | None = None) -> int:
+    """The number of the line in which jobs of `kind` wait in `queue`: 63 bits of a digest, the same everywhere.
+
+    Args:
+        queue, kind: theirs.
+        labels: what they need of their worker, as canonical JSON; None: nothing.
+    """
+    named = f"{queue}\0{kind}" if labels is None else f"{queue}\0{kind}\0labels={labels}"
+    return int.from_bytes(blake2b(named.encode(), digest_size=8).digest(), "big") >> 1
+
+
+class Standing(Protocol):
+    """What decides in which line a job stands; a row with these columns, or a claim."""
+
+    @property
+    def queue(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def labels(self) -> str | None: ...
+
+
+def line_of_row(job: Standing) -> int:
+    """The line in which a job that is stored already stands whenever it is ready."""
+    return line_of(job.queue, job.kind, labels=job.labels)
 
 
 def permit_line_of(digest: str) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 from fencepost.context import lease_lost_text
 from fencepost.job import Micros
+from fencepost.labels import encode_labels
 from fencepost.store import Store
 from fencepost.worker.execution import Board, Execution, Stop
 from fencepost.worker.executors import Executor
@@ -107,6 +108,7 @@ class Heartbeat:
         kinds: frozenset[str],
         lease: Micros,
         now: Micros,
+        labels: Mapping[str, str],
     ) -> dict[str, Any]:
         """The values of a worker's row."""
         return {
@@ -119,6 +121,7 @@ class Heartbeat:
             "running": 0,
             "lease": lease,
             "started_at": now,
+            "labels": encode_labels(labels),
         }
 
 

@@ -12,7 +12,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,6 +22,7 @@ from sqlalchemy import exc
 
 from fencepost.errors import ConfigurationError, StoreUnavailable
 from fencepost.job import DEFAULT_LEASE_SECONDS
+from fencepost.labels import check_labels
 from fencepost.planner.passes import RECLAIM_SECONDS, housekeep, seconds_until_next
 from fencepost.planning.outcome import Outcome, Verb
 from fencepost.registry import Registry
@@ -80,6 +81,7 @@ class WorkerOptions(TypedDict, total=False):
     grace: float | timedelta
     poll: float | timedelta
     burst: bool
+    labels: Mapping[str, str] | None
 
 
 class Worker:
@@ -96,6 +98,8 @@ class Worker:
         grace: seconds (or timedelta) that a stop waits for running handlers before it hands them back; default 30.
         poll: seconds (or timedelta) between an idle worker's questions; default 0.2.
         burst: whether to end when nothing is left that could run now.
+        labels: what this worker has, names and values: `{"gpu": "a100"}`. A job with labels is taken only by a worker
+            that has each of them with the same value; default: none.
         prepare: called once at the start, when the schema has been checked: what the app brings in step.
 
     Raises:
@@ -114,6 +118,7 @@ class Worker:
         grace: float | timedelta = DEFAULT_GRACE_SECONDS,
         poll: float | timedelta = DEFAULT_POLL_SECONDS,
         burst: bool = False,
+        labels: Mapping[str, str] | None = None,
         prepare: Callable[[], object] | None = None,
     ) -> None:
         if isinstance(queues, str):
@@ -131,6 +136,7 @@ class Worker:
         self._store = Store(store.database.sibling(patience=_PATIENCE_SECONDS), migrates=False)
         self._registry = registry
         self._queues = None if queues is None else frozenset(queues)
+        self._labels = {} if labels is None else check_labels(labels)
         self._concurrency = concurrency
         self._processes = processes or os.cpu_count() or 1
         self._lease_seconds = seconds(lease, "lease")
@@ -222,6 +228,7 @@ class Worker:
                 self._registry.kinds(),
                 round(self._lease_seconds * 1_000_000),
                 started_at,
+                self._labels,
             )
             self._heartbeat = heartbeat = Heartbeat(
                 self._store,
@@ -293,6 +300,7 @@ class Worker:
             starts,
             pools,
             self._queues,
+            self._labels or None,
             lease_seconds=self._lease_seconds,
             poll_seconds=self._poll_seconds,
             is_finished=self._is_finished,
@@ -316,7 +324,7 @@ class Worker:
         # What became due since may be ready now, and a job that ended may have enqueued others.
         self._housekeep(reclaims=True)
         kinds = self._registry.kinds()
-        found = self._store.has_ready(kinds, self._queues)
+        found = self._store.has_ready(kinds, self._queues, self._labels)
         return not found and self._board.is_idle
 
     def _housekeep(self, *, reclaims: bool) -> int:
