@@ -131,11 +131,14 @@ def test_every_option_that_can_be_asked_for_is_understood() -> None:
         "keep_result": True,
         "tags": ["t"],
         "labels": {"n": "v"},
+        "start_at": NOON,
+        "tolerance": 1,
+        "on_miss": "skip",
         "tenant": "t",
     }
     assert set(values) == set(Asked.__annotations__)
     for name, value in values.items():
-        asked: Any = {name: value}
+        asked: Any = {name: value} | ({"start_at": NOON} if name in ("tolerance", "on_miss") else {})
         build_options(Options(), **asked)
 
 

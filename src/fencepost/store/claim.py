@@ -58,7 +58,6 @@ _TOKEN = CLAIM_COLUMNS.index("lease_token")
 _OPTIONS = CLAIM_COLUMNS.index("options")
 _HISTORY = CLAIM_COLUMNS.index("history")
 _PERMIT_KEY = CLAIM_COLUMNS.index("permit_key")
-_LABELS = CLAIM_COLUMNS.index("labels")
 
 
 class Line(NamedTuple):
