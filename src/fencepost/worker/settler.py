@@ -10,12 +10,11 @@ from collections.abc import Callable
 from sqlalchemy import exc
 
 from fencepost.context import lease_lost_text
-from fencepost.errors import StoreUnavailable
 from fencepost.job import Reason
 from fencepost.planning.outcome import Outcome, Verb
 from fencepost.store import Store
 from fencepost.worker.execution import Board, Execution, Stop
-from fencepost.worker.threads import WorkerThread
+from fencepost.worker.threads import PASSING, WorkerThread
 
 __all__ = ["Settler"]
 
@@ -85,7 +84,7 @@ class Settler:
         """Write a group; what was written is taken out of it, so that a repetition goes on with the rest."""
         try:
             self._settle(group, board)
-        except (StoreUnavailable, exc.SQLAlchemyError) as error:
+        except (*PASSING, exc.StatementError) as error:  # StatementError: a value that no driver takes
             self._store.now()  # raises where the database is away: then the whole group waits for it
             if len(group) == 1:
                 self._settle_otherwise(group, board, error)
