@@ -31,6 +31,7 @@ from fencepost.store.leases import Heartbeat
 from fencepost.store.listing import QueueCounts
 from fencepost.store.permits import waiting_keys
 from fencepost.store.promote import is_due, next_wake, promote_due
+from fencepost.store.repetition import stand_as_settled
 from fencepost.store.settle import settle
 from fencepost.store.starts import start_figures
 from fencepost.store.workers import Worker
@@ -210,13 +211,29 @@ class Store:
 
     # Settle
 
-    def settle(self, settlements: Sequence[tuple[Claim, Outcome]]) -> list[bool]:
-        """End or return attempts in one transaction. For each, whether its lease held; if not, nothing was written."""
+    def settle(self, settlements: Sequence[tuple[Claim, Outcome]], *, is_repetition: bool = False) -> list[bool]:
+        """End or return attempts in one transaction. For each, whether its lease held; if not, nothing was written.
+
+        Args:
+            settlements: attempts and what became of them.
+            is_repetition: whether this very call was made before and raised, so that it may have been written, and
+                only the answer lost: a job that stands as it would have left it then counts as settled by it.
+        """
         if not settlements:
             return []
+        may_be_ours = [is_repetition] * len(settlements)
 
         def work(conn: Connection) -> list[bool]:
-            return settle(self.database.dialect, conn, settlements, self.database.now_and_pin(conn))
+            now = self.database.now_and_pin(conn)
+            held = settle(self.database.dialect, conn, settlements, now)
+            doubtful = [place for place, answer in enumerate(held) if may_be_ours[place] and not answer]
+            for place, answer in enumerate(held):
+                may_be_ours[place] |= answer  # if this run's commit loses its answer
+            if doubtful:
+                standing = stand_as_settled(conn, [settlements[place] for place in doubtful], now)
+                for place, stands in zip(doubtful, standing, strict=True):
+                    held[place] = stands
+            return held
 
         return self._write(work)
 
