@@ -43,7 +43,10 @@ _COMPLETE_NAMES = ("_id", "_lease_token", "_lease_owner", "_finished_at", "_resu
 
 
 def _complete_rows(match: ColumnElement[bool], value: _Value) -> Update:
-    """Success, the outcome that nearly every attempt has: few values per row. Served by the primary key."""
+    """Success, the outcome that nearly every attempt has: few values per row. Served by the primary key.
+
+    All that success means stands here; the state table has every other outcome.
+    """
     return (
         update(jobs)
         .where(match, held_by(value("_lease_owner"), value("_lease_token")))
