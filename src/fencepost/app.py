@@ -25,7 +25,7 @@ from fencepost.job import Job, NewJob, Options, State
 from fencepost.labels import check_labels
 from fencepost.options import Asked, build_options, check_name
 from fencepost.planning.fixed_start import StartFigures
-from fencepost.registry import Executor, Handler, Registry, kind_of
+from fencepost.registry import ExecutorName, Handler, Registry, kind_of
 from fencepost.schedules import AskedSchedule, Schedules
 from fencepost.store import Clock, Database, Store
 from fencepost.store.diagnosis import diagnose
@@ -202,7 +202,7 @@ class App:
         /,
         *,
         kind: str | None = None,
-        executor: Executor | None = None,
+        executor: ExecutorName | None = None,
         **options: Unpack[Asked],
     ) -> Decorator: ...
 
@@ -212,7 +212,7 @@ class App:
         /,
         *,
         kind: str | None = None,
-        executor: Executor | None = None,
+        executor: ExecutorName | None = None,
         **options: Unpack[Asked],
     ) -> Any:
         """Register a function as the handler of a kind of job.
@@ -470,7 +470,7 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def _executor_for(function: Callable[..., Any], asked: str | None) -> Executor:
+def _executor_for(function: Callable[..., Any], asked: str | None) -> ExecutorName:
     is_async = inspect.iscoroutinefunction(function)
     if asked is None:
         return "async" if is_async else "thread"
@@ -481,7 +481,7 @@ def _executor_for(function: Callable[..., Any], asked: str | None) -> Executor:
             f"{function.__qualname__} is a plain function and would block the event loop. Make it `async def`, or "
             "leave executor= out: it then runs on a thread."
         )
-    return cast(Executor, asked)
+    return cast(ExecutorName, asked)
 
 
 def _check_built(jobs: Sequence[NewJob]) -> None:

@@ -34,10 +34,10 @@ from fencepost.store.promote import is_due, next_wake, promote_due
 from fencepost.store.repetition import stand_as_settled
 from fencepost.store.settle import settle
 from fencepost.store.starts import start_figures
-from fencepost.store.workers import Worker
+from fencepost.store.workers import WorkerRecord
 from fencepost.timing import micros
 
-__all__ = ["Clock", "Database", "Heartbeat", "QueueCounts", "ScheduleFigures", "Store", "Worker"]
+__all__ = ["Clock", "Database", "Heartbeat", "QueueCounts", "ScheduleFigures", "Store", "WorkerRecord"]
 
 T = TypeVar("T")
 
@@ -465,7 +465,7 @@ class Store:
         age = micros(older_than, "older_than")
         return self._write(lambda conn: workers.forget_silent_workers(conn, self.database.now(conn) - age))
 
-    def list_workers(self) -> list[Worker]:
+    def list_workers(self) -> list[WorkerRecord]:
         """All recorded workers."""
         return self._read(workers.list_workers)
 

@@ -26,7 +26,7 @@ from fencepost.store.permits import count_free, waiting_keys
 from fencepost.store.rows import instant
 from fencepost.store.schedules import list_schedules
 from fencepost.store.tables import ONE, jobs, permit_digest_of, permit_line_of, word
-from fencepost.store.workers import Worker, list_workers
+from fencepost.store.workers import WorkerRecord, list_workers
 
 __all__ = ["Finding", "Level", "diagnose", "ready_by_line"]
 
@@ -166,7 +166,7 @@ def _total(waiting: Iterable[Ready]) -> int:
 
 
 def _workers(
-    workers: list[Worker], alive: list[Worker], waiting: Sequence[Ready], paused: Iterable[str], now: Micros
+    workers: list[WorkerRecord], alive: list[WorkerRecord], waiting: Sequence[Ready], paused: Iterable[str], now: Micros
 ) -> Finding:
     ready = _total(entry for entry in waiting if entry.line.queue not in set(paused))
     silent = len(workers) - len(alive)
@@ -185,7 +185,7 @@ def _workers(
     )
 
 
-def _unserved(alive: list[Worker], waiting: Sequence[Ready], paused: Iterable[str]) -> list[Finding]:
+def _unserved(alive: list[WorkerRecord], waiting: Sequence[Ready], paused: Iterable[str]) -> list[Finding]:
     """Ready jobs that none of the living workers would claim."""
     if not alive:
         return []
@@ -207,7 +207,7 @@ def _unserved(alive: list[Worker], waiting: Sequence[Ready], paused: Iterable[st
     ]
 
 
-def _why_unserved(alive: Iterable[Worker], line: Line) -> str | None:
+def _why_unserved(alive: Iterable[WorkerRecord], line: Line) -> str | None:
     """What the nearest of the workers lacks to serve a line; None: one serves it."""
     knowing = [worker for worker in alive if line.kind in worker.kinds]
     if not knowing:
@@ -337,7 +337,7 @@ def _permits(conn: Connection, now: Micros) -> Finding:
     )
 
 
-def _schedules(conn: Connection, alive: list[Worker], now: Micros) -> list[Finding]:
+def _schedules(conn: Connection, alive: list[WorkerRecord], now: Micros) -> list[Finding]:
     found = list_schedules(conn)
     active = [one for one in found if one.error is None and one.next_fire_at is not None]
     return [_undecodable(found), _planner(active, alive), *_unknown_kinds(active, alive), _cursors(active, now)]
@@ -356,7 +356,7 @@ def _undecodable(found: Sequence[Schedule]) -> Finding:
     )
 
 
-def _planner(active: Sequence[Schedule], alive: list[Worker]) -> Finding:
+def _planner(active: Sequence[Schedule], alive: list[WorkerRecord]) -> Finding:
     if alive or not active:
         return Finding("planner", Level.OK, f"{_are(len(active), 'schedule')} active.")
     return Finding(
@@ -367,7 +367,7 @@ def _planner(active: Sequence[Schedule], alive: list[Worker]) -> Finding:
     )
 
 
-def _unknown_kinds(active: Sequence[Schedule], alive: list[Worker]) -> list[Finding]:
+def _unknown_kinds(active: Sequence[Schedule], alive: list[WorkerRecord]) -> list[Finding]:
     """Schedules whose occurrences no living worker would claim."""
     if not alive:
         return []
@@ -412,7 +412,7 @@ def _cursors(active: Sequence[Schedule], now: Micros) -> Finding:
     )
 
 
-def _micros_since(worker: Worker, now: Micros) -> Micros:
+def _micros_since(worker: WorkerRecord, now: Micros) -> Micros:
     seen, current = worker.seen_at, instant(now)
     if seen is None or current is None:
         return 0

@@ -16,11 +16,11 @@ from fencepost.store.dialects import Dialect
 from fencepost.store.rows import instant
 from fencepost.store.tables import workers
 
-__all__ = ["Worker", "forget_silent_workers", "forget_worker", "list_workers", "record_worker"]
+__all__ = ["WorkerRecord", "forget_silent_workers", "forget_worker", "list_workers", "record_worker"]
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class WorkerRecord:
     """A worker process as it last reported itself. `queues=None`: all of them; `lease` in seconds."""
 
     owner: str
@@ -67,10 +67,10 @@ def forget_silent_workers(conn: Connection, before: Micros) -> int:
     return conn.execute(delete(workers).where(workers.c.seen_at < before)).rowcount
 
 
-def list_workers(conn: Connection) -> list[Worker]:
+def list_workers(conn: Connection) -> list[WorkerRecord]:
     """All recorded workers, longest-running first."""
     return [
-        Worker(
+        WorkerRecord(
             owner=row.owner,
             host=row.host,
             pid=row.pid,

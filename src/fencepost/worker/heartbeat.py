@@ -17,7 +17,7 @@ from fencepost.worker.executors import Executor
 from fencepost.worker.outcomes import timed_out
 from fencepost.worker.threads import WorkerThread
 
-__all__ = ["Heartbeat", "Watchdog", "request_stop"]
+__all__ = ["HeartbeatLoop", "Watchdog", "request_stop"]
 
 logger = logging.getLogger("fencepost.worker")
 
@@ -31,7 +31,7 @@ def request_stop(execution: Execution, reason: Stop, executors: Mapping[str, Exe
         executors[execution.handler.executor].stop(execution)
 
 
-class Heartbeat:
+class HeartbeatLoop:
     """Renews the leases this worker knows that it holds, and learns which attempts are to stop.
 
     Args:

@@ -32,7 +32,7 @@ from fencepost.worker.claimer import Claimer, Pool
 from fencepost.worker.collector import calm_collector
 from fencepost.worker.execution import Board, Stop
 from fencepost.worker.executors import AsyncExecutor, Executor, ThreadExecutor
-from fencepost.worker.heartbeat import Heartbeat, Watchdog, request_stop
+from fencepost.worker.heartbeat import HeartbeatLoop, Watchdog, request_stop
 from fencepost.worker.processes import ProcessExecutor
 from fencepost.worker.settler import Settler
 from fencepost.worker.starts import Starts
@@ -159,7 +159,7 @@ class Worker:
         self._board = Board(self._settler.put, self._slot_freed, self._settler.wake)
         self._claimer: Claimer | None = None
         self._planner_wake = threading.Event()
-        self._heartbeat: Heartbeat | None = None
+        self._heartbeat: HeartbeatLoop | None = None
         self._reclaims_from = 0.0
 
     def _check_handlers(self) -> None:
@@ -219,7 +219,7 @@ class Worker:
                 "thread": threads_for_handlers,
                 "process": processes,
             }
-            description = Heartbeat.describe(
+            description = HeartbeatLoop.describe(
                 self.owner,
                 socket.gethostname(),
                 os.getpid(),
@@ -230,7 +230,7 @@ class Worker:
                 started_at,
                 self._labels,
             )
-            self._heartbeat = heartbeat = Heartbeat(
+            self._heartbeat = heartbeat = HeartbeatLoop(
                 self._store,
                 self.owner,
                 self._board,
