@@ -28,6 +28,7 @@ from fencepost.planning.fixed_start import StartFigures
 from fencepost.registry import ExecutorName, Handler, Registry, kind_of
 from fencepost.schedules import AskedSchedule, Schedules
 from fencepost.store import Clock, Database, Store
+from fencepost.store.batches import ENQUEUE_BATCH, MOST_LISTED
 from fencepost.store.diagnosis import diagnose
 from fencepost.store.finding import Health
 from fencepost.store.joining import joined
@@ -38,8 +39,6 @@ __all__ = ["App", "Jobs"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_BATCH = 1000
 
 
 class Jobs:
@@ -89,8 +88,8 @@ class Jobs:
         unknown = [word for word in wanted if word not in list(State)]
         if unknown:
             raise ConfigurationError(f"No state {unknown[0]!r}. States: {', '.join(State)}")
-        if not 1 <= limit <= 1000:
-            raise ConfigurationError(f"limit is from 1 to 1000, not {limit}")
+        if not 1 <= limit <= MOST_LISTED:
+            raise ConfigurationError(f"limit is from 1 to {MOST_LISTED}, not {limit}")
         return self._app.store.list_jobs(
             states=[str(word) for word in wanted],
             kind=kind,
@@ -331,7 +330,7 @@ class App:
         """
         iterator = iter(jobs)
         handles: list[JobHandle[Any]] = []
-        while batch := list(islice(iterator, _BATCH)):
+        while batch := list(islice(iterator, ENQUEUE_BATCH)):
             handles += self._enqueue(batch, connection, grouped=False)
         return handles
 
@@ -339,7 +338,7 @@ class App:
         """`enqueue_many` for async code."""
         iterator = iter(jobs)
         handles: list[JobHandle[Any]] = []
-        while batch := list(islice(iterator, _BATCH)):
+        while batch := list(islice(iterator, ENQUEUE_BATCH)):
             handles += await self._aenqueue(batch, connection)
         return handles
 

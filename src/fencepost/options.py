@@ -12,14 +12,12 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack
 from fencepost.errors import ConfigurationError
 from fencepost.job import Backoff, BackoffSpec, Hold, OnConflict, OnMiss, Options, Priority
 from fencepost.labels import check_labels, encode_labels
-from fencepost.store.tables import KIND_CHARS, QUEUE_CHARS
+from fencepost.store.tables import KEY_CHARS, KIND_CHARS, NAME_CHARS, QUEUE_CHARS
 from fencepost.timing import instant_micros, micros, seconds
 
 __all__ = ["Asked", "build_options", "check_name"]
 
 _MOST_ATTEMPTS = 1_000_000
-_KEY_CHARS = 512
-_TENANT_CHARS = 200
 _MOST_TAGS = 50
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
@@ -88,9 +86,9 @@ def build_options(base: Options, **asked: Unpack[Asked]) -> Options:
             case "backoff":
                 changes["backoff"] = _backoff(value)
             case "key":
-                changes["key"] = None if value is None else _text(value, name, _KEY_CHARS)
+                changes["key"] = None if value is None else _text(value, name, KEY_CHARS)
             case "tenant":
-                changes["tenant"] = None if value is None else check_name(value, name, _TENANT_CHARS)
+                changes["tenant"] = None if value is None else check_name(value, name, NAME_CHARS)
             case "tags":
                 changes["tags"] = _tags(value)
             case "labels":

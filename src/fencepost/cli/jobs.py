@@ -25,6 +25,7 @@ from fencepost.cli.output import Column, fields, hint, iso, line, problem, since
 from fencepost.cli.targets import load_app, opened
 from fencepost.errors import FencepostError
 from fencepost.job import Attempt, Job, Priority, State
+from fencepost.store.batches import MOST_LISTED
 from fencepost.store.rows import instant
 
 __all__ = [
@@ -84,7 +85,7 @@ def list_jobs(
         list[str] | None,
         typer.Option("--label", metavar="NAME=VALUE", help="Only with this label; may be repeated, for all of them."),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="How many at most.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=MOST_LISTED, help="How many at most.")] = 50,
     before: Annotated[
         str | None, typer.Option("--before", metavar="ID", help="Only older ones: the next page.")
     ] = None,

@@ -18,6 +18,7 @@ from fencepost.errors import ConfigurationError
 from fencepost.job import OnMiss, Priority
 from fencepost.schedule import Misfire, Overlap, Schedule
 from fencepost.store import ScheduleFigures
+from fencepost.store.batches import MOST_LISTED
 from fencepost.store.rows import instant
 
 __all__ = ["schedules"]
@@ -122,7 +123,7 @@ def next_instants(
         typer.Option("--after", metavar="INSTANT", help="Start from here instead of now; ISO 8601 with an offset."),
     ] = None,
     number: Annotated[
-        int, typer.Option("--count", metavar="N", min=1, max=1000, help="How many instants at most.")
+        int, typer.Option("--count", metavar="N", min=1, max=MOST_LISTED, help="How many instants at most.")
     ] = 10,
     url: UrlOption = None,
     app: AppOption = None,

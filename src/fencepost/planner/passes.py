@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from fencepost.store import Store
+from fencepost.store.batches import PASS_BATCH, SCHEDULE_BATCH
 
 __all__ = ["RECLAIM_SECONDS", "housekeep", "seconds_until_next"]
 
-_BATCH = 500
-_SCHEDULES = 100
 _LONGEST_SECONDS = 0.5  # another process may enqueue something that is due before what we know of
 
 RECLAIM_SECONDS = 1.0
@@ -26,21 +25,21 @@ def housekeep(store: Store, *, reclaims: bool) -> int:
     """
     moved = 0
     while True:
-        planned = store.materialise_due(batch=_SCHEDULES)
+        planned = store.materialise_due(batch=SCHEDULE_BATCH)
         moved += planned
-        if planned < _SCHEDULES:
+        if planned < SCHEDULE_BATCH:
             break
     while True:
-        promoted = store.promote_due(batch=_BATCH)
+        promoted = store.promote_due(batch=PASS_BATCH)
         moved += promoted
-        if promoted < _BATCH:
+        if promoted < PASS_BATCH:
             break
     if reclaims:
         moved += store.wake_freed()
     while reclaims:
-        reclaimed = store.reclaim_expired(batch=_BATCH)
+        reclaimed = store.reclaim_expired(batch=PASS_BATCH)
         moved += reclaimed
-        if reclaimed < _BATCH:
+        if reclaimed < PASS_BATCH:
             break
     return moved
 

@@ -23,6 +23,7 @@ from fencepost.planning.outcome import Outcome, Verb
 from fencepost.schedule import NewSchedule, Schedule
 from fencepost.store import control, leases, listing, retention, schedules, schema, workers
 from fencepost.store.admission import wake_freed
+from fencepost.store.batches import ENQUEUE_BATCH, PASS_BATCH, PRUNE_BATCH, SCHEDULE_BATCH
 from fencepost.store.claim import claim, ready_lines
 from fencepost.store.database import Clock, Database
 from fencepost.store.enqueue import insert_jobs
@@ -34,6 +35,7 @@ from fencepost.store.promote import is_due, next_wake, promote_due
 from fencepost.store.repetition import stand_as_settled
 from fencepost.store.settle import settle
 from fencepost.store.starts import start_figures
+from fencepost.store.tables import NAME_CHARS
 from fencepost.store.workers import WorkerRecord
 from fencepost.timing import micros
 
@@ -41,12 +43,7 @@ __all__ = ["Clock", "Database", "Heartbeat", "QueueCounts", "ScheduleFigures", "
 
 T = TypeVar("T")
 
-_BATCH_ROWS = 1000
-_OWNER_CHARS = 200
 _RESULT = ResultCodec(Any, "complete")
-_PRUNE_BATCH = 1000
-_PASS_BATCH = 500
-_SCHEDULE_BATCH = 100
 
 
 class Store:
@@ -154,8 +151,8 @@ class Store:
         """
         if isinstance(kinds, str) or isinstance(queues, str):
             raise ConfigurationError("kinds and queues are collections of names, not one name: kinds=['mail']")
-        if not owner or len(owner) > _OWNER_CHARS:
-            raise ConfigurationError(f"owner is a name of 1 to {_OWNER_CHARS} characters, not {owner!r}")
+        if not owner or len(owner) > NAME_CHARS:
+            raise ConfigurationError(f"owner is a name of 1 to {NAME_CHARS} characters, not {owner!r}")
         if not kinds or limit < 1:
             return []
         self.ensure_schema()
@@ -277,7 +274,7 @@ class Store:
 
     # Housekeeping
 
-    def promote_due(self, *, batch: int = _PASS_BATCH) -> int:
+    def promote_due(self, *, batch: int = PASS_BATCH) -> int:
         """Make due jobs ready. Returns how many moved; call again while it returns `batch`."""
         if self.database.dialect.looks_first and not self._read(lambda conn: is_due(self.database, conn)):
             return 0
@@ -287,7 +284,7 @@ class Store:
         """The earliest instant at which a job becomes due, or None."""
         return self._read(next_wake)
 
-    def reclaim_expired(self, *, batch: int = _PASS_BATCH) -> int:
+    def reclaim_expired(self, *, batch: int = PASS_BATCH) -> int:
         """Take back leases that ran out. Returns how many; call again while it returns `batch`."""
         if self.database.dialect.looks_first and not self._read(lambda conn: leases.has_expired(self.database, conn)):
             return 0
@@ -299,7 +296,7 @@ class Store:
             return 0
         return self._write(lambda conn: wake_freed(self.database, conn))
 
-    def prune(self, older_than: float | timedelta, *, batch: int = _PRUNE_BATCH) -> int:
+    def prune(self, older_than: float | timedelta, *, batch: int = PRUNE_BATCH) -> int:
         """Delete final jobs that ended more than `older_than` (seconds or timedelta) ago, a batch a transaction.
 
         Returns:
@@ -351,7 +348,7 @@ class Store:
         """Remove a schedule and its cursor; its occurrences stay."""
         self._write(lambda conn: schedules.delete_schedule(conn, name))
 
-    def delete_occurrences(self, name: str, *, keep: int, batch: int = _PRUNE_BATCH) -> int:
+    def delete_occurrences(self, name: str, *, keep: int, batch: int = PRUNE_BATCH) -> int:
         """Delete a schedule's final occurrences beyond the newest `keep`, a batch a transaction. Returns how many."""
         total = 0
         while True:
@@ -378,7 +375,7 @@ class Store:
         ids: dict[Micros, str] = {}
         return self._write(lambda conn: schedules.backfill(self.database, conn, name, first, last, ids))
 
-    def materialise_due(self, *, batch: int = _SCHEDULE_BATCH) -> int:
+    def materialise_due(self, *, batch: int = SCHEDULE_BATCH) -> int:
         """Plan the schedules whose cursor has come, one transaction a schedule.
 
         Returns:
@@ -487,7 +484,7 @@ def _batches(new: Sequence[NewJob], most_bytes: int) -> Iterable[Sequence[NewJob
     start, size = 0, 0
     for place, job in enumerate(new):
         length = len(job.arguments)
-        if place > start and (place - start >= _BATCH_ROWS or size + length > most_bytes):
+        if place > start and (place - start >= ENQUEUE_BATCH or size + length > most_bytes):
             yield new[start:place]
             start, size = place, 0
         size += length

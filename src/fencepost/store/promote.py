@@ -13,7 +13,7 @@ from fencepost.job import Micros, Priority, Reason, State
 from fencepost.planning.outcome import waiting
 from fencepost.planning.rank import urgent_rank
 from fencepost.store.database import Database
-from fencepost.store.rows import UNREADABLE, fixed_start
+from fencepost.store.rows import UNREADABLE, fixed_start, unreadable_text
 from fencepost.store.tables import jobs, line_of_row, words
 
 __all__ = ["is_due", "next_wake", "promote_due"]
@@ -113,6 +113,6 @@ def _move(row: Any, now: Micros) -> tuple[Any, ...]:
             )
             moved = (state.value, None, line, rank, wake_at, None, None)
     except UNREADABLE as error:
-        text = f"The row cannot be decoded by this version of fencepost: {type(error).__name__}: {error}"
+        text = unreadable_text(error)
         moved = (State.FAILED.value, Reason.UNDECODABLE.value, None, None, None, now, text)
     return (job_id, row.wake_at, *moved)

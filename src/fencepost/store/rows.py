@@ -38,6 +38,7 @@ __all__ = [
     "fixed_start",
     "instant",
     "job_from_row",
+    "unreadable_text",
 ]
 
 CLAIM_COLUMNS = (
@@ -61,6 +62,11 @@ _PRIORITIES = {priority.value: priority for priority in Priority}
 def instant(micros: Micros | None) -> datetime | None:
     """A stored instant as an aware datetime in UTC. (Not by way of a float, which would lose microseconds.)"""
     return None if micros is None else _EPOCH + timedelta(microseconds=micros)
+
+
+def unreadable_text(error: Exception) -> str:
+    """What is said of a row that raised one of UNREADABLE."""
+    return f"The row cannot be decoded by this version of fencepost: {type(error).__name__}: {error}"
 
 
 def claim_from_row(row: Any, owner: str, claimed_at: Micros) -> Claim:

@@ -31,7 +31,7 @@ from fencepost.planning.outcome import Change, Outcome, Verb, bounded_error, nex
 from fencepost.store.dialects import Dialect
 from fencepost.store.guard import held_by
 from fencepost.store.permits import release_permits
-from fencepost.store.rows import CLAIM_COLUMNS
+from fencepost.store.rows import CLAIM_COLUMNS, unreadable_text
 from fencepost.store.tables import jobs, line_of_row, word
 
 __all__ = ["CANCEL_REQUESTED", "settle", "undecodable"]
@@ -259,5 +259,4 @@ def undecodable(row: Sequence[Any], owner: str, now: Micros, error: Exception) -
         None,
         now,
     )
-    text = f"The row cannot be decoded by this version of fencepost: {type(error).__name__}: {error}"
-    return claim, Outcome(Verb.ABANDON, error=text, reason=Reason.UNDECODABLE)
+    return claim, Outcome(Verb.ABANDON, error=unreadable_text(error), reason=Reason.UNDECODABLE)

@@ -44,7 +44,10 @@ from sqlalchemy.types import TypeEngine
 from fencepost.job import State
 
 __all__ = [
+    "KEY_CHARS",
     "KIND_CHARS",
+    "NAME_CHARS",
+    "NOTE_CHARS",
     "ONE",
     "QUEUE_CHARS",
     "Standing",
@@ -65,6 +68,10 @@ __all__ = [
 
 KIND_CHARS = 300
 QUEUE_CHARS = 100
+KEY_CHARS = 512
+NAME_CHARS = 200
+"""Of tenants, schedules and owners of leases."""
+NOTE_CHARS = 500
 
 metadata = MetaData()
 
@@ -103,12 +110,12 @@ jobs = Table(
     Column("rank", BigInteger),
     Column("wake_at", BigInteger),
     Column("lease_until", BigInteger),
-    Column("lease_owner", String(200)),
+    Column("lease_owner", String(NAME_CHARS)),
     Column("lease_token", BigInteger, nullable=False, server_default=text("0")),
     Column("attempts", Integer, nullable=False, server_default=text("0")),
     Column("max_attempts", Integer, nullable=False),
     Column("live_key", _digest()),
-    Column("dedup_key", String(512)),
+    Column("dedup_key", String(KEY_CHARS)),
     Column("hold", String(16)),
     Column("run_at", BigInteger),
     Column("deadline", BigInteger),
@@ -116,17 +123,17 @@ jobs = Table(
     Column("started_at", BigInteger),
     Column("finished_at", BigInteger),
     Column("cancel_requested_at", BigInteger),
-    Column("tenant", String(200)),
-    Column("schedule", String(200)),
+    Column("tenant", String(NAME_CHARS)),
+    Column("schedule", String(NAME_CHARS)),
     Column("scheduled_for", BigInteger),
     Column("trigger", String(16)),
-    Column("permit_key", String(512)),
+    Column("permit_key", String(KEY_CHARS)),
     Column("permit_slots", Integer),
     Column("permit_policy", String(24)),
     Column("permit_slot", Integer),
     Column("permit_token", BigInteger),
     Column("progress", SmallInteger),
-    Column("progress_note", String(500)),
+    Column("progress_note", String(NOTE_CHARS)),
     Column("tags", _text()),
     Column("labels", _text()),
     Column("options", _text()),
@@ -171,7 +178,7 @@ permits = Table(
     metadata,
     Column("key_digest", _digest(), primary_key=True),
     Column("slot", Integer, primary_key=True, autoincrement=False),
-    Column("permit_key", String(512), nullable=False),
+    Column("permit_key", String(KEY_CHARS), nullable=False),
     Column("token", BigInteger, nullable=False),
     Column("job_id", _id()),
     Column("lease_token", BigInteger),
@@ -181,7 +188,7 @@ permits = Table(
 schedules = Table(
     "fencepost_schedules",
     metadata,
-    Column("name", String(200), primary_key=True),
+    Column("name", String(NAME_CHARS), primary_key=True),
     Column("kind", String(KIND_CHARS), nullable=False),
     Column("queue", String(QUEUE_CHARS), nullable=False),
     Column("timing", _text(), nullable=False),
@@ -199,7 +206,7 @@ schedules = Table(
     Column("superseded", _text()),
     Column("declared_in", String(KIND_CHARS)),
     Column("overlap", String(24), nullable=False),
-    Column("permit_key", String(512)),
+    Column("permit_key", String(KEY_CHARS)),
     Column("permit_slots", Integer, nullable=False),
     Column("next_fire_at", BigInteger),
     Column("plan_at", BigInteger),
@@ -220,8 +227,8 @@ Index(
 workers = Table(
     "fencepost_workers",
     metadata,
-    Column("owner", String(200), primary_key=True),
-    Column("host", String(200), nullable=False),
+    Column("owner", String(NAME_CHARS), primary_key=True),
+    Column("host", String(NAME_CHARS), nullable=False),
     Column("pid", Integer, nullable=False),
     Column("concurrency", Integer, nullable=False),
     Column("queues", _text()),
