@@ -433,12 +433,17 @@ class App:
         """
         return self.store.migrate()
 
-    def health(self) -> Health:
+    def health(self, *, is_thorough: bool = False) -> Health:
         """What `fencepost doctor` finds: the database, its tables and clock, workers, stuck leases, schedules, permits.
 
-        Nothing is written, and a database that cannot be reached is a finding and no exception.
+        Nothing is written, and a database that cannot be reached is a finding and no exception. What the largest
+        payload needs of the database is judged by this app's `max_payload_bytes`.
+
+        Args:
+            is_thorough: whether to read the whole of a SQLite file, to see that it is undamaged; default False.
         """
-        return Health(tuple(diagnose(self.store.database, payload_bytes=self._max_payload_bytes)))
+        findings = diagnose(self.store.database, payload_bytes=self._max_payload_bytes, is_thorough=is_thorough)
+        return Health(tuple(findings))
 
     def prune(self, older_than: float | timedelta = timedelta(days=7)) -> int:
         """Delete final jobs that ended more than `older_than` ago, in bounded batches. Returns how many."""

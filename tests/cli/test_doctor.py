@@ -11,6 +11,7 @@ from sqlalchemy import URL
 
 import fencepost
 from fencepost.cli import targets
+from fencepost.ids import new_id
 from fencepost.job import Options
 from fencepost.schedule import Every, NewSchedule
 from fencepost.store import Database, Store, diagnosis, schema
@@ -66,6 +67,17 @@ class TestTheCommand:
         assert len(checks) == len(set(checks))
         assert {"database", "clock", "schema", "workers", "leases", "due", "paused", "quarantine"} < set(checks)
         assert all(finding.keys() == {"check", "level", "what", "do"} for finding in answer["findings"])
+
+    @pytest.mark.parametrize("database_name", ["mysql"], indirect=True)
+    def test_the_apps_own_payload_limit_is_what_the_packet_is_judged_by(self, run: Run, at: str, project: Path) -> None:
+        for number, most in enumerate((1024, 1024**3)):
+            module = f"limit_{number}_{new_id().replace('-', '')}"
+            (project / f"{module}.py").write_text(
+                f"import fencepost\napp = fencepost.App({at!r}, max_payload_bytes={most})\n"
+            )
+            answer = run("doctor", "--app", f"{module}:app", "--json").json
+            (packet,) = [finding for finding in answer["findings"] if finding["check"] == "packet"]
+            assert packet["level"] == ("ok", "warning")[number]
 
     def test_a_file_that_is_not_there_is_a_problem_and_is_not_made(self, run: Run, tmp_path: Path) -> None:
         ended = run("doctor", "--url", f"sqlite:///{tmp_path}/none.db", "--json")
