@@ -22,7 +22,10 @@ SERVERS = {
 }
 NAMES = ("sqlite", *SERVERS)
 _DRIVERS = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql"}
-TABLES = ("fencepost_jobs", "fencepost_queues", "fencepost_workers", "fencepost_permits", "fencepost_schedules")
+TABLES = (
+    *("fencepost_jobs", "fencepost_queues", "fencepost_workers", "fencepost_permits", "fencepost_schedules"),
+    *("fencepost_leader", "fencepost_passes", "fencepost_retention"),
+)
 
 
 @cache

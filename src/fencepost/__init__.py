@@ -27,6 +27,7 @@ from fencepost.errors import (
     JobFailed,
     JobNotFound,
     JobSkipped,
+    LeadershipLost,
     LeaseLost,
     ResultError,
     ResultTimeout,
@@ -53,6 +54,7 @@ from fencepost.job import (
     State,
     Trigger,
 )
+from fencepost.retention import Retention
 from fencepost.schedule import Misfire, Schedule
 from fencepost.worker import Worker
 
@@ -81,6 +83,7 @@ __all__ = [
     "JobHandle",
     "JobNotFound",
     "JobSkipped",
+    "LeadershipLost",
     "Lease",
     "LeaseLost",
     "Misfire",
@@ -91,6 +94,7 @@ __all__ = [
     "Reason",
     "ResultError",
     "ResultTimeout",
+    "Retention",
     "Retry",
     "Schedule",
     "ScheduleNotFound",

@@ -21,17 +21,21 @@ from fencepost.errors import ConfigurationError, JobNotFound
 from fencepost.function import Decorator, JobFunction, Prepared
 from fencepost.handle import JobHandle
 from fencepost.ids import new_id, parse_id
-from fencepost.job import Job, NewJob, Options, State
+from fencepost.job import FINAL_STATES, Job, NewJob, Options, State
 from fencepost.labels import check_labels
 from fencepost.options import Asked, build_options, check_name
+from fencepost.planner.retention import Walk
 from fencepost.planning.fixed_start import StartFigures
+from fencepost.planning.retention import Rules
 from fencepost.registry import ExecutorName, Handler, Registry, kind_of
+from fencepost.retention import EVERY_QUEUE, Retention, build_rules
 from fencepost.schedules import AskedSchedule, Schedules
 from fencepost.store import Clock, Database, Store
 from fencepost.store.batches import ENQUEUE_BATCH, MOST_LISTED
 from fencepost.store.diagnosis import diagnose
 from fencepost.store.finding import Health
 from fencepost.store.joining import joined
+from fencepost.store.tables import QUEUE_CHARS
 from fencepost.timing import micros
 from fencepost.worker.worker import Worker, WorkerOptions
 
@@ -156,6 +160,10 @@ class App:
             the last transactions).
         busy_timeout: seconds that SQLite waits for other writers; default 10.
         max_payload_bytes: the largest encoded arguments or result; default 6 MiB.
+        retention: for how long final jobs are kept: a `fencepost.Retention` for all queues, or one a queue, by name
+            ({"mail": Retention(...), "*": ...}; "*": those that are not named). It is stored when a worker of this app
+            starts, and the leader deletes what has to go, whichever program it is of. Queues that are not named keep
+            what is stored for them. None (default): nothing is changed; without any, jobs stay until `prune`.
         clock: stands in for the database's clock, for tests.
 
     Raises:
@@ -170,8 +178,10 @@ class App:
         synchronous: str = "FULL",
         busy_timeout: float = 10.0,
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+        retention: Retention | Mapping[str, Retention] | None = None,
         clock: Clock | None = None,
     ) -> None:
+        self._retention = {} if retention is None else _checked_rules(retention)
         database = Database(target, clock=clock, synchronous=synchronous, busy_timeout=busy_timeout)
         migrates = database.dialect.name == "sqlite" if migrate is None else migrate
         self.store = Store(database, migrates=migrates)
@@ -411,10 +421,15 @@ class App:
         See `fencepost.Worker` for the options.
         """
         self._refuse_bootstrap()
-        worker = Worker(self.store, self._registry, prepare=self.schedules.sync, **options)
+        worker = Worker(self.store, self._registry, prepare=self._prepare, **options)
         alive = tuple(reference for reference in self._workers if reference() is not None)
         self._workers = (*alive, weakref.ref(worker))
         return worker
+
+    def _prepare(self) -> None:
+        """What a worker brings in step when it starts."""
+        self.schedules.sync()
+        self.store.save_retention(self._retention)
 
     def run_worker(self, **options: Unpack[WorkerOptions]) -> None:
         """Run a worker until SIGTERM or SIGINT; with `burst=True` until nothing is left that could run now.
@@ -445,9 +460,49 @@ class App:
         findings = diagnose(self.store.database, payload_bytes=self._max_payload_bytes, is_thorough=is_thorough)
         return Health(tuple(findings))
 
-    def prune(self, older_than: float | timedelta = timedelta(days=7)) -> int:
-        """Delete final jobs that ended more than `older_than` ago, in bounded batches. Returns how many."""
-        return self.store.prune(older_than)
+    def prune(
+        self,
+        older_than: float | timedelta | None = None,
+        *,
+        state: State | str | Collection[State | str] | None = None,
+        queue: str | None = None,
+        keep: int | None = None,
+    ) -> int:
+        """Delete final jobs, in bounded batches.
+
+        Args:
+            older_than: seconds or timedelta: those that ended longer ago than this; default: 7 days, or with `keep`
+                whatever their age.
+            state: of these final states only, one or several; None: all four.
+            queue: of this queue only; None: all.
+            keep: how many of the newest of each queue and state stay at most; None: all that are young enough.
+
+        Returns:
+            How many were deleted.
+
+        Raises:
+            ConfigurationError: an argument that cannot be, with what would be right.
+        """
+        if older_than is None and keep is None:
+            older_than = timedelta(days=7)
+        if state is None and queue is None and keep is None:
+            assert older_than is not None
+            return self.store.prune(older_than)
+        wanted = sorted(FINAL_STATES) if state is None else [state] if isinstance(state, str) else sorted(state)
+        live = [word for word in wanted if word not in list(FINAL_STATES)]
+        if live:
+            raise ConfigurationError(
+                f"Only final jobs are pruned ({', '.join(sorted(FINAL_STATES))}), none {live[0]!r}"
+            )
+        kept = Retention(
+            **dict.fromkeys(map(str, wanted), older_than), keep=None if keep is None else dict.fromkeys(wanted, keep)
+        )
+        rules = {EVERY_QUEUE if queue is None else check_name(queue, "queue"): kept.rules}
+        walk = Walk(rules, self.store.now(), spares_last_success=False)
+        deleted = 0
+        while not walk.is_over:
+            deleted += walk.step(self.store)
+        return deleted
 
     def pause_queue(self, queue: str) -> None:
         """Let a queue's jobs wait: nothing in it is claimed until it is resumed. Running jobs end."""
@@ -495,6 +550,11 @@ def _check_built(jobs: Sequence[NewJob]) -> None:
                 f"Not a built job: {job!r}. Pass what build() returns: "
                 "app.enqueue_many(send.build(user_id=i) for i in range(100))"
             )
+
+
+def _checked_rules(retention: Retention | Mapping[str, Retention]) -> Rules:
+    rules = build_rules(retention)
+    return {check_name(queue, "queue", QUEUE_CHARS): of_queue for queue, of_queue in rules.items()}
 
 
 def _kind(kind: str | JobFunction[Any, Any]) -> str:

@@ -12,6 +12,7 @@
     ├── StoreUnavailable              the database could not be asked; nothing is known
     ├── DecodingError                 a stored value cannot be read as its declared type
     ├── LeaseLost                     the attempt's lease passed to somebody else
+    ├── LeadershipLost                another planner leads now, or nobody does
     └── ResultError                   `handle.result()` has no result to give
         ├── JobFailed
         ├── JobCancelled
@@ -45,6 +46,7 @@ __all__ = [
     "JobFailed",
     "JobNotFound",
     "JobSkipped",
+    "LeadershipLost",
     "LeaseLost",
     "ResultError",
     "ResultTimeout",
@@ -103,6 +105,10 @@ class DecodingError(FencepostError):
 
 class LeaseLost(FencepostError):
     """The attempt's lease passed to somebody else, or the job was settled: nothing was written."""
+
+
+class LeadershipLost(FencepostError):
+    """The lead has run out or passed to somebody else (a greater epoch): the transaction wrote nothing."""
 
 
 class ResultError(FencepostError):

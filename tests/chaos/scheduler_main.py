@@ -22,7 +22,7 @@ def main(url: str, mode: str = "worker") -> None:
     def tick() -> None: ...
 
     if mode == "worker":
-        app.run_worker(lease=2, grace=5, poll=0.1)
+        app.run_worker(lease=2, grace=5, poll=0.1, leader_lease=2)
     else:
         beside_a_server(app)
     app.close()
@@ -32,7 +32,7 @@ def beside_a_server(app: fencepost.App) -> None:
     """Until SIGTERM."""
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
-    worker = app.worker(lease=2, grace=5, poll=0.1)
+    worker = app.worker(lease=2, grace=5, poll=0.1, leader_lease=2)
     thread = threading.Thread(target=worker.run)
     thread.start()
     stopped.wait()

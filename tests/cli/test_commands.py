@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -262,10 +263,17 @@ class TestWorkers:
         assert found["h:7:living"]["alive"] is True
         assert found["h:8:silent"]["alive"] is False
         assert found["h:7:living"]["kinds"] == ["a", "b"]
+        assert found["h:7:living"]["leads_since"] is None
         listed = run("workers", "list", "--url", at).out
         assert "h:7:living  alive   3/10" in listed
         assert "gpu=a100" in listed
         assert (found["h:7:living"]["labels"], found["h:8:silent"]["labels"]) == ({"gpu": "a100"}, {})
+        kept.lead("h:7:living", lease=60)
+        found = {worker["owner"]: worker for worker in run("workers", "list", "--url", at, "--json").json}
+        assert found["h:7:living"]["epoch"] == 1
+        assert found["h:7:living"]["leads_since"].endswith("Z")
+        assert (found["h:8:silent"]["leads_since"], found["h:8:silent"]["epoch"]) == (None, None)
+        assert re.search(r"h:7:living +alive +3/10 +\d+s ago, epoch 1 ", run("workers", "list", "--url", at).out)
         assert "10m ago" in listed
         assert kept.forget_silent_workers() == 0  # for a day they are of interest
         assert kept.forget_silent_workers(300) == 1
@@ -279,6 +287,18 @@ class TestUpkeep:
         assert run("prune", "--older-than", "7d", "--url", at).out == "0 jobs deleted.\n"
         assert run("prune", "--older-than", "0s", "--url", at, "--json").json == {"deleted": 1}
         assert set(kept.states_of([live, done])) == {live}
+
+    def test_prune_takes_a_state_a_queue_and_a_count(self, run: Run, at: str, kept: Store) -> None:
+        for queue in ("a", "a", "a", "b"):
+            put(kept, queue=queue)
+            kept.complete(claim_one(kept))
+        assert run("prune", "--keep", "1", "--queue", "a", "--url", at).out == "2 jobs deleted.\n"
+        assert run("prune", "--older-than", "0s", "--state", "failed", "--url", at).out == "0 jobs deleted.\n"
+        assert run("prune", "--older-than", "0s", "--state", "succeeded", "--url", at).out == "2 jobs deleted.\n"
+        refused = run("prune", "--older-than", "0s", "--state", "ready", "--url", at)
+        assert refused.code == 1
+        assert "Only final jobs are pruned" in refused.err
+        assert run("prune", "--url", at).code == 2
 
     def test_prune_wants_a_unit(self, run: Run, at: str) -> None:
         for text in ("7", "a week", "-1d", ""):

@@ -14,12 +14,12 @@ from fencepost.cli import targets
 from fencepost.ids import new_id
 from fencepost.job import Options
 from fencepost.schedule import Every, NewSchedule
-from fencepost.store import Database, Store, diagnosis, schema
+from fencepost.store import Database, Pass, PassReport, Store, diagnosis, schema
 from fencepost.store.diagnosis import Finding, Level, diagnose
 from fencepost.store.dialects import mysql_settings, postgres_settings, sqlite_settings
 from fencepost.testing import VirtualClock
 from tests.cli.conftest import Run
-from tests.jobs import MINUTE, claim_one, empty_database, new, overwrite, put
+from tests.jobs import MINUTE, SECOND, claim_one, empty_database, new, overwrite, put
 
 MEGABYTES_6 = 6 * 1024 * 1024
 
@@ -156,6 +156,48 @@ class TestTheClock:
 
     def test_clocks_that_agree_are_fine(self, kept: Store) -> None:
         assert found(kept, "clock").level is Level.OK
+
+
+class TestTheLeader:
+    def lead(self, store: Store, *passes: Pass) -> None:
+        found = store.lead("h:1:aa")
+        assert found is not None
+        store.record_passes(found, [PassReport(name, 0, 0) for name in passes])
+
+    def test_who_leads_is_named_with_since_when_and_the_epoch(self, store: Store, clock: VirtualClock) -> None:
+        assert found(store, "leader").level is Level.OK
+        self.lead(store)
+        clock.advance(4)
+        finding = found(store, "leader")
+        assert finding.level is Level.OK
+        assert finding.what == "h:1:aa leads the planners for 4 s (since 2026-01-01 00:00:00 UTC), epoch 1."
+
+    def test_nobody_who_leads_though_workers_live_is_a_warning(self, store: Store, clock: VirtualClock) -> None:
+        self.lead(store)
+        started = store.now()
+        report_worker(store)
+        clock.advance(9)
+        assert found(store, "leader").level is Level.OK, "one that has just started takes the lead within moments"
+        clock.advance(2)
+        finding = found(store, "leader")
+        assert finding.level is Level.WARNING
+        assert "1 worker is alive, and nobody leads the planners (the last renewal was 11 s ago)" in finding.what
+        clock.advance(60)
+        assert store.now() - started > 60 * SECOND
+        assert found(store, "leader").level is Level.OK, "no worker is alive"
+
+    def test_a_pass_that_has_not_succeeded_for_long_is_a_warning(self, store: Store, clock: VirtualClock) -> None:
+        for _ in range(20):
+            self.lead(store, Pass.MATERIALISE, Pass.PROMOTE, Pass.PERMITS)
+            assert found(store, "passes").level is Level.OK
+            clock.advance(3)
+        for _ in range(20):
+            self.lead(store, Pass.PERMITS, Pass.PROMOTE)
+            clock.advance(3)
+        self.lead(store)
+        finding = found(store, "passes")
+        assert finding.level is Level.WARNING
+        assert "materialise (63 s ago); reclaim (never)" in finding.what
 
 
 class TestTheJobs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -41,11 +42,23 @@ def _settings(url: URL) -> dict[str, Any]:
     }
 
 
+def _stand_in_for_mysqldb() -> None:
+    """PyMySQL under the name by which Django looks for its driver.
+
+    Its submodules too: imported by the other name they would be loaded twice, and take the place of the first in
+    `pymysql`, so that other tests would raise errors of classes that nobody catches.
+    """
+    pymysql.install_as_MySQLdb()
+    for name, module in list(sys.modules.items()):
+        if name.startswith("pymysql."):
+            sys.modules[name.replace("pymysql", "MySQLdb", 1)] = module
+
+
 @pytest.fixture(params=_ALIASES)
 def alias(request: pytest.FixtureRequest, url: URL) -> Iterator[str]:
     """The name under which Django knows the test's database."""
     if not settings.configured:
-        pymysql.install_as_MySQLdb()
+        _stand_in_for_mysqldb()
         settings.configure(DATABASES={name: _settings(url) for name in _ALIASES}, USE_TZ=True)
         django.setup()
     configured = connections.configure_settings({name: _settings(url) for name in _ALIASES})

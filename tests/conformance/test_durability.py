@@ -18,8 +18,10 @@ from sqlalchemy import URL, create_engine, event, exc, text
 
 import fencepost
 from fencepost.job import EnqueueResult, OnConflict, Reason, State
+from fencepost.planner.retention import Walk
 from fencepost.planning.outcome import Outcome, Verb
-from fencepost.store import Database, Store
+from fencepost.retention import Retention, build_rules
+from fencepost.store import Database, PassReport, Store
 from fencepost.testing import VirtualClock
 from tests.jobs import (
     SECOND,
@@ -262,6 +264,49 @@ def _prune(store: Store, clock: VirtualClock) -> Deed:
     return lambda: store.prune(1, batch=5)
 
 
+def _prune_by_rules(store: Store, clock: VirtualClock) -> Deed:
+    _finished(store, 5)
+    put(store)
+    clock.advance(10)
+    walk_rules = build_rules(Retention(failed=1))
+    return lambda: Walk(walk_rules, store.now()).step(store)
+
+
+def _save_retention(store: Store, clock: VirtualClock) -> Deed:
+    store.save_retention(build_rules({"mail": Retention(failed=1)}))
+    return lambda: store.save_retention(build_rules({"mail": Retention(failed=2), "*": Retention(keep=7)}))
+
+
+def _lead(store: Store, clock: VirtualClock) -> Deed:
+    return lambda: store.lead("a")
+
+
+def _take_over(store: Store, clock: VirtualClock) -> Deed:
+    store.lead("dead")
+    clock.advance(10)
+    return lambda: [store.lead("a"), store.leader()]
+
+
+def _release_lead(store: Store, clock: VirtualClock) -> Deed:
+    lead = store.lead("a")
+    assert lead is not None
+    return lambda: store.release_lead(lead)
+
+
+def _fenced(store: Store, clock: VirtualClock) -> Deed:
+    lead = store.lead("a")
+    assert lead is not None
+    store.enqueue([new(delay=SECOND) for _ in range(3)])
+    clock.advance(1)
+    return lambda: store.fenced(lead).promote_due()
+
+
+def _record_passes(store: Store, clock: VirtualClock) -> Deed:
+    lead = store.lead("a")
+    assert lead is not None
+    return lambda: store.record_passes(lead, [PassReport("promote", 0, 5), PassReport("reclaim", 1, 0)])
+
+
 def _cancel(store: Store, clock: VirtualClock) -> Deed:
     job_id = put(store).id
     return lambda: store.cancel_job(job_id)
@@ -314,6 +359,13 @@ DEEDS = [
     _retry,
     _pause,
     _progress,
+    _prune_by_rules,
+    _save_retention,
+    _lead,
+    _take_over,
+    _release_lead,
+    _fenced,
+    _record_passes,
     _look,
 ]
 
@@ -334,7 +386,8 @@ class Bench:
 
     def shown(self, answer: Any) -> str:
         stored = rows(self._store)
-        shown = f"{answer!r}\n" + "\n".join(str(found) for found in stored)
+        others = (self._store.leader(), self._store.list_passes(), self._store.retention_rules())
+        shown = f"{answer!r}\n{others!r}\n" + "\n".join(str(found) for found in stored)
         for place, found in enumerate(stored):
             shown = shown.replace(found["id"], f"job {place}")
         return shown
@@ -408,7 +461,10 @@ def test_a_fault_that_does_not_pass_raises_after_the_patience_and_is_never_an_em
 
 @pytest.mark.parametrize(
     "arrange",
-    [_enqueue, _enqueue_many, _heartbeat, _promote, _prune, _cancel, _pause, _progress, _retry, _settle, _reclaim],
+    [
+        *(_enqueue, _enqueue_many, _heartbeat, _promote, _prune, _cancel, _pause, _progress, _retry, _settle, _reclaim),
+        *(_prune_by_rules, _save_retention, _lead, _take_over, _release_lead, _fenced, _record_passes),
+    ],
     ids=deed_name,
 )
 def test_a_commit_whose_answer_was_lost_is_repeated_without_harm(

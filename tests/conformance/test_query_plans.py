@@ -54,12 +54,12 @@ def clock_of(store: Store) -> VirtualClock:
     return clock
 
 
-def finish(store: Store, number: int) -> None:
-    store.enqueue([new("finished") for _ in range(number)])
+def finish(store: Store, number: int, kind: str = "finished") -> None:
+    store.enqueue([new(kind) for _ in range(number)])
     # Not by way of claims: what they leave in the index of leases until it is purged would be counted as running.
     ended = {"state": State.SUCCEEDED, "line": None, "rank": None, "finished_at": clock_of(store).now()}
     with store.transaction() as conn:
-        conn.execute(update(jobs).where(jobs.c.kind == "finished").values(ended))
+        conn.execute(update(jobs).where(jobs.c.kind == kind).values(ended))
 
 
 def fill(store: Store, number: int) -> None:
@@ -146,6 +146,10 @@ def deeds(store: Store) -> dict[str, tuple[str, Deed]]:
         "promote": ("fencepost_jobs_wake", store.promote_due),
         "reclaim": ("fencepost_jobs_lease", store.reclaim_expired),
         "prune": ("fencepost_jobs_finished", lambda: store.prune(0, batch=100)),
+        "retention by rules": (
+            "fencepost_jobs_finished",
+            lambda: store.final_jobs((clock.now() + 1, "00000000-0000-0000-0000-000000000000"), batch=100),
+        ),
         "enqueue of an identity": ("fencepost_jobs_live", lambda: put(store, "running", key="r7")),
         "find live": ("fencepost_jobs_live", lambda: store.find_live("running", "r7")),
         "get": (primary, lambda: store.get(due[0].id)),
@@ -253,6 +257,25 @@ def polls(store: Store) -> dict[str, Deed]:
         "retention": lambda: store.prune(86_400),
         "find live": lambda: store.find_live("k", "none"),
     }
+
+
+def test_a_batch_of_retention_reads_about_as_many_rows_as_it_returns(own_store: Store) -> None:
+    """J10: wherever its walk stands, and however many ended at one instant."""
+    clear(own_store)
+    store = own_store
+    for n in range(5):
+        finish(store, MANY // 5, f"finished-{n}")
+        clock_of(store).advance(1)
+    place = (clock_of(store).now(), "00000000-0000-0000-0000-000000000000")
+    seen = []
+    for _ in range(MANY // 500):
+        found = store.final_jobs(place, batch=500)
+        seen += [job.id for job in found]
+        before, place = place, (found[-1].finished_at, found[-1].id)
+        read = cost(store, lambda before=before: store.final_jobs(before, batch=500))  # type: ignore[misc]
+        per_row = 60 if store.database.dialect.name == "sqlite" else 5
+        assert read <= per_row * 2 * MANY // 5, read
+    assert len(set(seen)) == MANY
 
 
 def costs(store: Store) -> dict[str, int]:

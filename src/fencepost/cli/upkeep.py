@@ -35,15 +35,24 @@ def migrate(url: UrlOption = None, app: AppOption = None, as_json: JsonOption = 
 
 def prune(
     older_than: Annotated[
-        float,
+        float | None,
+        typer.Option("--older-than", parser=age, metavar="DURATION", help="Ended longer ago than this: 12h, 7d."),
+    ] = None,
+    keep: Annotated[
+        int | None,
+        typer.Option("--keep", metavar="N", min=0, help="Keep the newest N of each queue and state at most."),
+    ] = None,
+    state: Annotated[
+        list[str] | None,
         typer.Option(
-            "--older-than",
-            parser=age,
-            metavar="DURATION",
-            help="Ended longer ago than this: 12h, 7d.",
-            show_default=False,
+            "--state",
+            metavar="STATE",
+            help="Only these: succeeded, failed, cancelled, skipped; may be repeated. Default: all four.",
         ),
-    ],
+    ] = None,
+    queue: Annotated[
+        str | None, typer.Option("--queue", metavar="NAME", help="Only jobs of this queue. Default: all.")
+    ] = None,
     url: UrlOption = None,
     app: AppOption = None,
     as_json: JsonOption = False,
@@ -51,13 +60,16 @@ def prune(
     """Delete jobs that ended long ago.
 
     Only final ones (succeeded, failed, cancelled, skipped) go, in short transactions. Live jobs are never touched.
+    Give --older-than, --keep or both: then a job goes if it is too old or if there are enough newer ones.
 
     \b
     Example:
-      fencepost prune --older-than 7d --url sqlite:///jobs.db
+      fencepost prune --older-than 7d --keep 10000 --state succeeded --url sqlite:///jobs.db
     """
+    if older_than is None and keep is None:
+        raise typer.BadParameter("Say what goes: --older-than 7d, --keep 10000, or both.")
     with opened(url, app) as target:
-        deleted = target.prune(older_than)
+        deleted = target.prune(older_than, state=state, queue=queue, keep=keep)
     if as_json:
         write_json({"deleted": deleted})
     else:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import datetime
 
 import typer
 
 from fencepost.cli.options import AppOption, JsonOption, UrlOption
 from fencepost.cli.output import Column, since, table, write_json
 from fencepost.cli.targets import opened
+from fencepost.store import Leader
 from fencepost.store.rows import instant
 
 __all__ = ["workers"]
@@ -20,8 +22,8 @@ workers = typer.Typer(no_args_is_help=True, help="Look at workers.")
 def list_workers(url: UrlOption = None, app: AppOption = None, as_json: JsonOption = False) -> None:
     """List workers, as they last reported.
 
-    One that was killed stays in the list for a day, as silent. Its jobs come back by themselves when their leases
-    have run out.
+    LEADS says which of them leads the planners, since when and in which epoch. A worker that was killed stays in the
+    list for a day, as silent. Its jobs come back by themselves when their leases have run out.
 
     \b
     Example:
@@ -29,12 +31,17 @@ def list_workers(url: UrlOption = None, app: AppOption = None, as_json: JsonOpti
     """
     with opened(url, app) as target:
         found = target.store.list_workers()
+        leader = target.store.leader()
         now = instant(target.store.now())
     assert now is not None
     alive = [worker.is_alive(now) for worker in found]
+    leading = {leader.holder: leader} if leader is not None and leader.is_leading(now) else {}
     if as_json:
         write_json(
-            [dataclasses.asdict(worker) | {"alive": answer} for worker, answer in zip(found, alive, strict=True)]
+            [
+                dataclasses.asdict(worker) | {"alive": answer} | _lead(leading.get(worker.owner))
+                for worker, answer in zip(found, alive, strict=True)
+            ]
         )
         return
     table(
@@ -42,6 +49,7 @@ def list_workers(url: UrlOption = None, app: AppOption = None, as_json: JsonOpti
             Column("WORKER"),
             Column("STATE", style=lambda state: "green" if state == "alive" else "bold red"),
             Column("RUNNING"),
+            Column("LEADS"),
             Column("SEEN"),
             Column("STARTED", yields=3),
             Column("QUEUES", least=8, yields=1),
@@ -53,6 +61,7 @@ def list_workers(url: UrlOption = None, app: AppOption = None, as_json: JsonOpti
                 worker.owner,
                 "alive" if answer else "silent",
                 f"{worker.running}/{worker.concurrency}",
+                _leads_since(leading.get(worker.owner), now),
                 since(worker.seen_at, now),
                 since(worker.started_at, now),
                 "all" if worker.queues is None else ", ".join(worker.queues),
@@ -63,3 +72,13 @@ def list_workers(url: UrlOption = None, app: AppOption = None, as_json: JsonOpti
         ],
         empty="No worker has reported itself.",
     )
+
+
+def _lead(leader: Leader | None) -> dict[str, object]:
+    return (
+        {"leads_since": None, "epoch": None} if leader is None else {"leads_since": leader.since, "epoch": leader.epoch}
+    )
+
+
+def _leads_since(leader: Leader | None, now: datetime) -> str:
+    return "" if leader is None else f"{since(leader.since, now)}, epoch {leader.epoch}"

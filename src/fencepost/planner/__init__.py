@@ -1,1 +1,1 @@
-"""The planner: housekeeping. Every pass is idempotent, so any number of processes may run it at once."""
+"""The planner: leadership and the housekeeping passes. Each pass is idempotent, and a leader's writes are fenced."""

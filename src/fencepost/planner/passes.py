@@ -2,51 +2,129 @@
 
 from __future__ import annotations
 
-from fencepost.store import Store
+import time
+from collections.abc import Callable
+
+from sqlalchemy import exc
+
+from fencepost.job import Micros
+from fencepost.store import Pass, PassReport, Store
 from fencepost.store.batches import PASS_BATCH, SCHEDULE_BATCH
 
-__all__ = ["RECLAIM_SECONDS", "housekeep", "seconds_until_next"]
+__all__ = [
+    "LOOK_SECONDS",
+    "RECLAIM_SECONDS",
+    "PassLog",
+    "housekeep",
+    "promote",
+    "seconds_until_next",
+    "seconds_until_wake",
+]
 
-_LONGEST_SECONDS = 0.5  # another process may enqueue something that is due before what we know of
+LOOK_SECONDS = 0.5
+"""How long a planner sleeps at most: another process may enqueue something that is due before what we know of."""
 
 RECLAIM_SECONDS = 1.0
 """How often expired leases are looked for: a small share of any sensible lease."""
 
 
-def housekeep(store: Store, *, reclaims: bool) -> int:
-    """Run the passes until each has nothing left to do, in short transactions.
+class PassLog:
+    """When each pass last succeeded under one lead, and how much it moved; see `Store.record_passes`.
 
     Args:
-        store: where.
+        monotonic: the process's own clock.
+    """
+
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._passes: dict[str, tuple[float, int]] = {}
+
+    def succeeded(self, name: Pass, moved: int) -> None:
+        """A pass came to its end."""
+        _, before = self._passes.get(name, (0.0, 0))
+        self._passes[name] = (self._monotonic(), before + moved)
+
+    def reports(self) -> list[PassReport]:
+        """Of every pass that has succeeded so far."""
+        now = self._monotonic()
+        return [PassReport(name, _micros(now - at), moved) for name, (at, moved) in self._passes.items()]
+
+
+def _micros(seconds: float) -> Micros:
+    return round(seconds * 1_000_000)
+
+
+def housekeep(
+    store: Store, *, reclaims: bool, before_each: Callable[[], None] = lambda: None, log: PassLog | None = None
+) -> int:
+    """Run the passes until each has nothing left to do, in short transactions.
+
+    A pass that the database refuses (a damaged row, a missing right) does not keep the others from their work; its
+    error is raised at the end. One that cannot be asked at all ends them at once.
+
+    Args:
+        store: where; a leader's is fenced.
         reclaims: whether expired leases are looked for this time.
+        before_each: called before each transaction: a leader renews its lead there, and raises if it has none.
+        log: told of each pass that came to its end.
 
     Returns:
         How many jobs became ready (or final).
+
+    Raises:
+        StoreUnavailable: the database could not be asked.
+        LeadershipLost: the store's lead does not hold any more.
     """
-    moved = 0
-    while True:
-        planned = store.materialise_due(batch=SCHEDULE_BATCH)
-        moved += planned
-        if planned < SCHEDULE_BATCH:
-            break
-    while True:
-        promoted = store.promote_due(batch=PASS_BATCH)
-        moved += promoted
-        if promoted < PASS_BATCH:
-            break
+    passes: list[tuple[Pass, Callable[[], int], int]] = [
+        (Pass.MATERIALISE, lambda: store.materialise_due(batch=SCHEDULE_BATCH), SCHEDULE_BATCH),
+        (Pass.PROMOTE, lambda: store.promote_due(batch=PASS_BATCH), PASS_BATCH),
+    ]
     if reclaims:
-        moved += store.wake_freed()
-    while reclaims:
-        reclaimed = store.reclaim_expired(batch=PASS_BATCH)
-        moved += reclaimed
-        if reclaimed < PASS_BATCH:
-            break
-    return moved
+        passes += [
+            (Pass.PERMITS, store.wake_freed, 0),
+            (Pass.RECLAIM, lambda: store.reclaim_expired(batch=PASS_BATCH), PASS_BATCH),
+        ]
+    total = 0
+    refused: exc.SQLAlchemyError | None = None
+    for name, run, batch in passes:
+        try:
+            moved = _until_done(run, batch, before_each)
+        except exc.SQLAlchemyError as error:
+            refused = refused or error
+        else:
+            total += moved
+            if log is not None:
+                log.succeeded(name, moved)
+    if refused is not None:
+        raise refused
+    return total
+
+
+def promote(store: Store) -> int:
+    """The promotion pass alone. Returns how many jobs became ready."""
+    return _until_done(lambda: store.promote_due(batch=PASS_BATCH), PASS_BATCH, lambda: None)
+
+
+def _until_done(run: Callable[[], int], batch: int, before_each: Callable[[], None]) -> int:
+    """Repeat a pass while it fills its batches; with a batch of 0, once."""
+    total = 0
+    while True:
+        before_each()
+        moved = run()
+        total += moved
+        if not batch or moved < batch:
+            return total
+
+
+def seconds_until_wake(store: Store) -> float:
+    """How long until the next job is due: negative if one is overdue, infinite if none waits for an instant."""
+    wake_at = store.next_wake()
+    return float("inf") if wake_at is None else (wake_at - store.now()) / 1_000_000
 
 
 def seconds_until_next(store: Store) -> float:
-    """How long the planner may sleep: until the next job or schedule is due, and never long."""
+    """How long a leader may sleep: until the next job or schedule is due, and never long."""
     instants = [at for at in (store.next_wake(), store.next_plan_at()) if at is not None]
     if not instants:
-        return _LONGEST_SECONDS
-    return min(_LONGEST_SECONDS, max(0.0, (min(instants) - store.now()) / 1_000_000))
+        return LOOK_SECONDS
+    return min(LOOK_SECONDS, max(0.0, (min(instants) - store.now()) / 1_000_000))

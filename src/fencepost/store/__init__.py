@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from copy import copy
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -20,14 +21,16 @@ from fencepost.job import DEFAULT_LEASE_SECONDS, Claim, EnqueueResult, Job, Leas
 from fencepost.labels import NO_LABELS, LabelSet, check_labels
 from fencepost.planning.fixed_start import StartFigures
 from fencepost.planning.outcome import Outcome, Verb
+from fencepost.planning.retention import Final, Rules
 from fencepost.schedule import NewSchedule, Schedule
-from fencepost.store import control, leases, listing, retention, schedules, schema, workers
+from fencepost.store import control, leader, leases, listing, retention, schedules, schema, workers
 from fencepost.store.admission import wake_freed
 from fencepost.store.batches import ENQUEUE_BATCH, PASS_BATCH, PRUNE_BATCH, SCHEDULE_BATCH
 from fencepost.store.claim import claim, ready_lines
 from fencepost.store.database import Clock, Database
 from fencepost.store.enqueue import insert_jobs
 from fencepost.store.figures import ScheduleFigures, schedule_figures
+from fencepost.store.leader import Lead, Leader, Pass, PassRecord, PassReport
 from fencepost.store.leases import Heartbeat
 from fencepost.store.listing import QueueCounts
 from fencepost.store.permits import waiting_keys
@@ -39,11 +42,27 @@ from fencepost.store.tables import NAME_CHARS
 from fencepost.store.workers import WorkerRecord
 from fencepost.timing import micros
 
-__all__ = ["Clock", "Database", "Heartbeat", "QueueCounts", "ScheduleFigures", "Store", "WorkerRecord"]
+__all__ = [
+    "DEFAULT_LEADER_LEASE_SECONDS",
+    "Clock",
+    "Database",
+    "Heartbeat",
+    "Lead",
+    "Leader",
+    "Pass",
+    "PassRecord",
+    "PassReport",
+    "QueueCounts",
+    "ScheduleFigures",
+    "Store",
+    "WorkerRecord",
+]
 
 T = TypeVar("T")
 
 _RESULT = ResultCodec(Any, "complete")
+
+DEFAULT_LEADER_LEASE_SECONDS = 5.0  # renewed at every third of it: two renewals may fail
 
 
 class Store:
@@ -58,6 +77,7 @@ class Store:
         self.database = database
         self._migrates = migrates
         self._schema_checked = False
+        self._lead: Lead | None = None
 
     def ensure_schema(self) -> None:
         """Check the tables' version once, and create or upgrade them where that was asked for.
@@ -81,7 +101,15 @@ class Store:
 
     def _write(self, work: Callable[[Connection], T]) -> T:
         self.ensure_schema()
-        return self.database.write(work)
+        lead = self._lead
+        if lead is None:
+            return self.database.write(work)
+        return self.database.write(lambda conn: leader.fenced(self.database, conn, lead, work))
+
+    @property
+    def _looks_first(self) -> bool:
+        # The fence locks a row, so that even a pass with nothing to do would have a commit to make.
+        return self.database.dialect.looks_first or self._lead is not None
 
     def _read(self, work: Callable[[Connection], T]) -> T:
         self.ensure_schema()
@@ -276,7 +304,7 @@ class Store:
 
     def promote_due(self, *, batch: int = PASS_BATCH) -> int:
         """Make due jobs ready. Returns how many moved; call again while it returns `batch`."""
-        if self.database.dialect.looks_first and not self._read(lambda conn: is_due(self.database, conn)):
+        if self._looks_first and not self._read(lambda conn: is_due(self.database, conn)):
             return 0
         return self._write(lambda conn: promote_due(self.database, conn, batch=batch))
 
@@ -286,7 +314,7 @@ class Store:
 
     def reclaim_expired(self, *, batch: int = PASS_BATCH) -> int:
         """Take back leases that ran out. Returns how many; call again while it returns `batch`."""
-        if self.database.dialect.looks_first and not self._read(lambda conn: leases.has_expired(self.database, conn)):
+        if self._looks_first and not self._read(lambda conn: leases.has_expired(self.database, conn)):
             return 0
         return self._write(lambda conn: leases.reclaim_expired(self.database, conn, batch=batch))
 
@@ -311,12 +339,79 @@ class Store:
             if gone < batch:
                 return total
 
+    def final_jobs(self, before: retention.Place, *, batch: int = PRUNE_BATCH) -> list[Final]:
+        """Up to `batch` final jobs that ended before a place (instant and id), the newest first."""
+        return self._read(lambda conn: retention.final_jobs(conn, before, batch=batch))
+
+    def delete_final(self, ids: Sequence[str], until: Micros) -> int:
+        """Delete these jobs, in one transaction, if they are still final and ended by `until`. Returns how many."""
+        return self._write(lambda conn: retention.delete_final(conn, ids, until))
+
+    def save_retention(self, rules: Rules) -> int:
+        """Keep rules for whoever leads; see `fencepost.store.retention.save_retention`."""
+        if all(self.retention_rules().get(queue, {}) == of_queue for queue, of_queue in rules.items()):
+            return 0
+        return self._write(lambda conn: retention.save_retention(self.database, conn, rules))
+
+    def retention_rules(self) -> Rules:
+        """What is kept of final jobs, by queue and state."""
+        return self._read(retention.retention_rules)
+
     def has_ready(
         self, kinds: Collection[str], queues: Collection[str] | None, labels: Mapping[str, str] | None = None
     ) -> bool:
         """Whether a claim of these kinds in these queues (None: all) with these labels would find something."""
         wanted, has = None if queues is None else frozenset(queues), _label_set(labels)
         return bool(self._read(lambda conn: ready_lines(self.database, conn, frozenset(kinds), wanted, has)))
+
+    # Leadership
+
+    def lead(self, holder: str, *, lease: float | timedelta = DEFAULT_LEADER_LEASE_SECONDS) -> Lead | None:
+        """Take the lead if nobody has it, or renew one's own. Nothing is written while somebody else leads.
+
+        Args:
+            holder: a name of your own, unique to this planner.
+            lease: seconds (or timedelta) until somebody else may take it unless it is renewed; default 5.
+
+        Returns:
+            The lead, or None while somebody else has it. Its epoch is greater than before if it had to be taken anew:
+            it had run out meanwhile.
+
+        Raises:
+            ConfigurationError: an argument that cannot be.
+            StoreUnavailable: the database could not be asked.
+        """
+        if not holder or len(holder) > NAME_CHARS:
+            raise ConfigurationError(f"holder is a name of 1 to {NAME_CHARS} characters, not {holder!r}")
+        span = micros(lease, "lease")
+        if not self._read(lambda conn: leader.is_open_to(self.database, conn, holder)):
+            return None
+        return self._write(lambda conn: leader.take_lead(self.database, conn, holder, span))
+
+    def release_lead(self, lead: Lead) -> bool:
+        """Give the lead up, so that another gets it at once. Returns whether it was still held."""
+        return self._write(lambda conn: leader.release_lead(conn, lead))
+
+    def fenced(self, lead: Lead) -> Store:
+        """This store, every write of which first makes sure in its own transaction that `lead` holds.
+
+        A write of it that comes too late raises LeadershipLost and has written nothing.
+        """
+        other = copy(self)
+        other._lead = lead
+        return other
+
+    def leader(self) -> Leader | None:
+        """Who leads, or led last; None where nobody ever has."""
+        return self._read(leader.find_leader)
+
+    def record_passes(self, lead: Lead, reports: Sequence[PassReport]) -> None:
+        """Write down when a leader's passes last succeeded."""
+        self._write(lambda conn: leader.record_passes(self.database, conn, lead.epoch, reports))
+
+    def list_passes(self) -> list[PassRecord]:
+        """When each pass last succeeded, by name."""
+        return self._read(leader.list_passes)
 
     # Schedules
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from sqlalchemy import and_, bindparam, exc, func, select
@@ -22,6 +22,7 @@ from fencepost.store.claim import Line, all_ready_lines
 from fencepost.store.control import paused_queues
 from fencepost.store.database import Database
 from fencepost.store.finding import Finding, Level
+from fencepost.store.leader import Leader, Pass, find_leader, list_passes
 from fencepost.store.permits import count_free, waiting_keys
 from fencepost.store.rows import instant
 from fencepost.store.schedules import list_schedules
@@ -32,6 +33,8 @@ __all__ = ["Finding", "Level", "diagnose", "ready_by_line"]
 
 
 _LATE_SECONDS = 10  # any living worker's planner plans, promotes and reclaims within a second or so
+_SILENT_PASS_SECONDS = {Pass.RETENTION: 3 * 3600}  # it rests between its walks, the longer the more there is to read
+_USUAL_PASS_SECONDS = 60
 _SKEW_SECONDS = 1.0
 _QUARANTINE_DAYS = 7
 _NAMED = 5
@@ -122,6 +125,7 @@ def _jobs(database: Database, conn: Connection, now: Micros) -> list[Finding]:
     return [
         _workers(workers, alive, waiting, paused, now),
         *_unserved(alive, waiting, paused),
+        *_leadership(conn, alive, at),
         _leases(conn, now),
         _overdue(conn, now),
         *_paused(waiting, paused, now),
@@ -216,6 +220,60 @@ def _why_unserved(alive: Iterable[WorkerRecord], line: Line) -> str | None:
     if not near:
         return "no worker that registers the kind serves the queue"
     return None if any(worker.has(line.needs) for worker in near) else "no such worker has the labels"
+
+
+def _leadership(conn: Connection, alive: list[WorkerRecord], now: datetime) -> list[Finding]:
+    """Who leads, and whether what a leader does is done."""
+    found = find_leader(conn)
+    if found is not None and found.is_leading(now):
+        assert found.since is not None
+        span = _span((now - found.since) // timedelta(microseconds=1))
+        who = f"{found.holder} leads the planners for {span} (since {found.since:%Y-%m-%d %H:%M:%S} UTC)"
+        return [Finding("leader", Level.OK, f"{who}, epoch {found.epoch}."), _passes(conn, found, now)]
+    if not any(_is_settled(worker, now) for worker in alive):
+        return [Finding("leader", Level.OK, "Nobody leads the planners, as no worker is there that could.")]
+    return [
+        Finding(
+            "leader",
+            Level.WARNING,
+            f"{_are(len(alive), 'worker')} alive, and nobody leads the planners{_last_lead(found, now)}: nothing is "
+            "planned, taken back or pruned.",
+            "A living worker takes the lead within moments. See what the workers' logs say, and whether they are of "
+            "a version that leads; restart them.",
+        )
+    ]
+
+
+def _is_settled(worker: WorkerRecord, now: datetime) -> bool:
+    """Whether a worker has been there for long enough to have taken the lead."""
+    return worker.started_at is not None and now - worker.started_at > timedelta(seconds=_LATE_SECONDS)
+
+
+def _last_lead(found: Leader | None, now: datetime) -> str:
+    if found is None:
+        return ""
+    return f" (the last renewal was {_span((now - found.renewed_at) // timedelta(microseconds=1))} ago)"
+
+
+def _passes(conn: Connection, found: Leader, now: datetime) -> Finding:
+    """The passes that have not succeeded for long, although somebody leads."""
+    assert found.since is not None
+    records = {record.name: record.succeeded_at for record in list_passes(conn)}
+    late = []
+    for name in Pass:
+        limit = timedelta(seconds=_SILENT_PASS_SECONDS.get(name, _USUAL_PASS_SECONDS))
+        last = records.get(name)
+        if now - max(last or found.since, found.since) > limit:
+            span = "never" if last is None else f"{_span((now - last) // timedelta(microseconds=1))} ago"
+            late.append(f"{name} ({span})")
+    if not late:
+        return Finding("passes", Level.OK, "Every pass of the leader has succeeded lately.")
+    return Finding(
+        "passes",
+        Level.WARNING,
+        f"Passes of the leader have not succeeded for long: {_some(late)}.",
+        f"See what the log of {found.holder} says. Stopping it lets another worker lead.",
+    )
 
 
 def _late(column: str, state: State) -> Callable[[Connection, Micros], tuple[int, Micros | None]]:

@@ -52,14 +52,17 @@ __all__ = [
     "QUEUE_CHARS",
     "Standing",
     "jobs",
+    "leader",
     "line_of",
     "line_of_row",
     "live_key_of",
     "metadata",
+    "passes",
     "permit_digest_of",
     "permit_line_of",
     "permits",
     "queues",
+    "retention",
     "schedules",
     "word",
     "words",
@@ -238,6 +241,36 @@ workers = Table(
     Column("started_at", BigInteger, nullable=False),
     Column("seen_at", BigInteger, nullable=False),
     Column("labels", _text()),
+    **_MYSQL,
+)
+
+leader = Table(
+    "fencepost_leader",
+    metadata,
+    Column("name", String(40), primary_key=True),
+    Column("epoch", BigInteger, nullable=False),
+    Column("holder", String(200)),
+    Column("since", BigInteger),
+    Column("renewed_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+    **_MYSQL,
+)
+
+passes = Table(
+    "fencepost_passes",
+    metadata,
+    Column("name", String(40), primary_key=True),
+    Column("succeeded_at", BigInteger, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("moved", BigInteger, nullable=False),
+    **_MYSQL,
+)
+
+retention = Table(
+    "fencepost_retention",
+    metadata,
+    Column("queue", String(QUEUE_CHARS), primary_key=True),
+    Column("rules", _text(), nullable=False),
     **_MYSQL,
 )
 

@@ -18,21 +18,19 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypedDict
 
-from sqlalchemy import exc
-
-from fencepost.errors import ConfigurationError, StoreUnavailable
+from fencepost.errors import ConfigurationError
 from fencepost.job import DEFAULT_LEASE_SECONDS
 from fencepost.labels import check_labels
-from fencepost.planner.passes import RECLAIM_SECONDS, housekeep, seconds_until_next
 from fencepost.planning.outcome import Outcome, Verb
 from fencepost.registry import Registry
-from fencepost.store import Store
+from fencepost.store import DEFAULT_LEADER_LEASE_SECONDS, Store
 from fencepost.timing import seconds
 from fencepost.worker.claimer import Claimer, Pool
 from fencepost.worker.collector import calm_collector
 from fencepost.worker.execution import Board, Stop
 from fencepost.worker.executors import AsyncExecutor, Executor, ThreadExecutor
 from fencepost.worker.heartbeat import HeartbeatLoop, Watchdog, request_stop
+from fencepost.worker.planner import Planner
 from fencepost.worker.processes import ProcessExecutor
 from fencepost.worker.settler import Settler
 from fencepost.worker.starts import Starts
@@ -48,10 +46,8 @@ DEFAULT_POLL_SECONDS = 0.2
 _UNWIND_SECONDS = 1.0
 _LOOP_END_SECONDS = 0.3  # with the time to unwind, less than 2 s beyond the grace
 _LOOK_SECONDS = 0.5
-_SHORTEST_PAUSE_SECONDS = 0.005
 _PATIENCE_SECONDS = 2.0
 _FLUSH_SECONDS = 10.0
-_REUNION_SECONDS = 6.0  # the longest pause between two tries of a heartbeat, and a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +78,7 @@ class WorkerOptions(TypedDict, total=False):
     poll: float | timedelta
     burst: bool
     labels: Mapping[str, str] | None
+    leader_lease: float | timedelta
 
 
 class Worker:
@@ -100,6 +97,8 @@ class Worker:
         burst: whether to end when nothing is left that could run now.
         labels: what this worker has, names and values: `{"gpu": "a100"}`. A job with labels is taken only by a worker
             that has each of them with the same value; default: none.
+        leader_lease: seconds (or timedelta) for which the worker's planner takes and renews the lead; default 5.
+            After a crash of the leader another one leads when it has run out.
         prepare: called once at the start, when the schema has been checked: what the app brings in step.
 
     Raises:
@@ -119,6 +118,7 @@ class Worker:
         poll: float | timedelta = DEFAULT_POLL_SECONDS,
         burst: bool = False,
         labels: Mapping[str, str] | None = None,
+        leader_lease: float | timedelta = DEFAULT_LEADER_LEASE_SECONDS,
         prepare: Callable[[], object] | None = None,
     ) -> None:
         if isinstance(queues, str):
@@ -142,6 +142,11 @@ class Worker:
         self._lease_seconds = seconds(lease, "lease")
         if self._lease_seconds < 1:
             raise ConfigurationError("lease is at least 1 second, so that a heartbeat can be late without losing it")
+        self._leader_lease_seconds = seconds(leader_lease, "leader_lease")
+        if self._leader_lease_seconds < 1:
+            raise ConfigurationError(
+                "leader_lease is at least 1 second, so that a renewal can be late without losing it"
+            )
         self._grace_seconds = seconds(grace, "grace")
         self._poll_seconds = max(0.01, seconds(poll, "poll"))
         self._burst = burst
@@ -158,9 +163,7 @@ class Worker:
         self._settler = Settler(self._store, self.wake)
         self._board = Board(self._settler.put, self._slot_freed, self._settler.wake)
         self._claimer: Claimer | None = None
-        self._planner_wake = threading.Event()
-        self._heartbeat: HeartbeatLoop | None = None
-        self._reclaims_from = 0.0
+        self._planner: Planner | None = None
 
     def _check_handlers(self) -> None:
         """Find at the start what would fail at the first job."""
@@ -185,7 +188,11 @@ class Worker:
 
     def wake(self) -> None:
         """Jobs were enqueued in this process: look at once."""
-        self._planner_wake.set()
+        if self._planner is not None:
+            self._planner.wake()
+        self._wake_claimer()
+
+    def _wake_claimer(self) -> None:
         if self._claimer is not None:
             self._claimer.wake()
 
@@ -230,7 +237,7 @@ class Worker:
                 started_at,
                 self._labels,
             )
-            self._heartbeat = heartbeat = HeartbeatLoop(
+            heartbeat = HeartbeatLoop(
                 self._store,
                 self.owner,
                 self._board,
@@ -239,12 +246,19 @@ class Worker:
                 description=description,
             )
             starts = Starts(self._store, executors)
+            self._planner = Planner(
+                self._store,
+                self.owner,
+                lease_seconds=self._leader_lease_seconds,
+                is_fresh=lambda: heartbeat.is_fresh,
+                on_moved=self._wake_claimer,
+            )
             self._claimer = self._make_claimer(executors, starts)
             claimer = WorkerThread("claimer", self._claim, self._fail)
             settler = WorkerThread("settler", lambda thread: self._settler.run(thread, self._board), self._fail)
             beating = WorkerThread("heartbeat", heartbeat.run, self._fail)
             watchdog = WorkerThread("watchdog", Watchdog(self._board, executors).run, self._fail)
-            planner = WorkerThread("planner", self._plan, self._fail)
+            planner = WorkerThread("planner", self._planner.run, self._fail)
             starting = WorkerThread("starts", starts.run, self._fail)
             threads = (claimer, settler, beating, watchdog, planner, starting)
             for thread in threads:
@@ -254,7 +268,7 @@ class Worker:
             claimer.stop()
             self._claimer.wake()
             planner.stop()
-            self._planner_wake.set()
+            self._planner.wake()
             claimer.join(_FLUSH_SECONDS)
             starting.stop()
             starts.stop()
@@ -307,8 +321,7 @@ class Worker:
         )
 
     def _slot_freed(self) -> None:
-        if self._claimer is not None:
-            self._claimer.wake()
+        self._wake_claimer()
         if self._stop_requested:
             self._changed.put(None)
 
@@ -322,42 +335,11 @@ class Worker:
         if not self._burst or not self._board.is_idle:
             return False
         # What became due since may be ready now, and a job that ended may have enqueued others.
-        self._housekeep(reclaims=True)
+        assert self._planner is not None
+        self._planner.housekeep_for_itself()
         kinds = self._registry.kinds()
         found = self._store.has_ready(kinds, self._queues, self._labels)
         return not found and self._board.is_idle
-
-    def _housekeep(self, *, reclaims: bool) -> int:
-        """Run the passes.
-
-        While this process is frozen, its own leases run out, and while the database is away, those of all living
-        workers. Afterwards their heartbeats get the first word, and only who stays silent loses its jobs.
-        """
-        reclaims = reclaims and time.monotonic() >= self._reclaims_from
-        reclaims = reclaims and self._heartbeat is not None and self._heartbeat.is_fresh
-        try:
-            moved = housekeep(self._store, reclaims=reclaims)
-        except (StoreUnavailable, exc.SQLAlchemyError):
-            self._reclaims_from = math.inf
-            raise
-        if self._reclaims_from == math.inf:
-            self._reclaims_from = time.monotonic() + _REUNION_SECONDS
-        return moved
-
-    def _plan(self, thread: WorkerThread) -> None:
-        reclaimed_at = 0.0
-        while not thread.stopping.is_set():
-            self._planner_wake.clear()
-            reclaims = time.monotonic() - reclaimed_at >= RECLAIM_SECONDS
-            moved = thread.persist(lambda reclaims=reclaims: self._housekeep(reclaims=reclaims), "planning")  # type: ignore[misc]
-            if reclaims:
-                reclaimed_at = time.monotonic()
-            if moved and self._claimer is not None:
-                self._claimer.wake()
-            pause = thread.persist(lambda: seconds_until_next(self._store), "planning")
-            if pause is not None:
-                # What is due and did not move is in another planner's hands at this moment.
-                self._planner_wake.wait(max(pause, _SHORTEST_PAUSE_SECONDS))
 
     def _wind_down(self, executors: dict[str, Executor]) -> None:
         """Wait for what runs, then hand the rest back."""

@@ -140,6 +140,13 @@ class Dialect(ABC):
     def lock_migrations(self, conn: Connection) -> None:  # noqa: B027 - SQLite has one writer as it is
         """Wait for others that migrate, and have them wait for the end of this transaction, the migration's own."""
 
+    def bounding_idleness(self, conn: Connection, seconds: float) -> AbstractContextManager[None]:
+        """Let the server end this transaction if its client stays silent for so long in the middle of it.
+
+        Whoever froze, or was cut off, then holds no lock any longer. Nothing where there is no server.
+        """
+        return nullcontext()
+
     @abstractmethod
     def ignoring_conflicts(self, table: Table) -> Insert:
         """An INSERT that leaves out rows that some unique index holds already, and nothing else."""

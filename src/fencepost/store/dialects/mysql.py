@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -23,6 +24,8 @@ __all__ = ["MySQL"]
 
 # NOW() would pass through the session's time zone, where one hour of autumn stands for two.
 _CLOCK = text("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))")
+_SET_WAIT_TIMEOUT = text("SET SESSION wait_timeout = :limit")
+_RESET_WAIT_TIMEOUT = text("SET SESSION wait_timeout = DEFAULT")
 _LOCK_SECONDS, _LOCK_TRIES = 60, 10
 _SILENCE_SECONDS = 300
 
@@ -61,6 +64,8 @@ class MySQL(Dialect):
             url.set(drivername=self.driver),
             pool_size=pool_size,
             max_overflow=-1,
+            # Every transaction of ours is ended where it began; the pool's own ROLLBACK would be a round trip more.
+            pool_reset_on_return=None,
             isolation_level="READ COMMITTED",
             connect_args={
                 "charset": "utf8mb4",
@@ -113,6 +118,20 @@ class MySQL(Dialect):
                 yield
             finally:
                 conn.execute(text("SELECT RELEASE_LOCK(CONCAT('fencepost:', DATABASE()))"))
+
+    @contextmanager
+    def bounding_idleness(self, conn: Connection, seconds: float) -> Iterator[None]:
+        """wait_timeout, which ends silent connections and with them their transactions; given back at the end.
+
+        MariaDB has a limit for transactions alone, MySQL has not.
+        """
+        conn.execute(_SET_WAIT_TIMEOUT, {"limit": max(1, math.ceil(seconds))})
+        try:
+            yield
+        finally:
+            # On a connection that broke this fails too, and what broke it is what the caller is to hear.
+            with suppress(exc.SQLAlchemyError):
+                conn.execute(_RESET_WAIT_TIMEOUT)
 
     def ignoring_conflicts(self, table: Table) -> Insert:
         """INSERT ... ON DUPLICATE KEY UPDATE of nothing; INSERT IGNORE would swallow every other error too."""

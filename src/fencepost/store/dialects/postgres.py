@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -40,6 +41,7 @@ _CLOCK = text(f"SELECT {_NOW}")
 # the transaction, so a pooler cannot leak them.
 _PINNED = ("enable_seqscan", "enable_bitmapscan", "enable_sort", "enable_hashjoin", "enable_mergejoin")
 _CLOCK_AND_PIN = text(f"SELECT {_NOW}, " + ", ".join(f"set_config('{name}', 'off', true)" for name in _PINNED))
+_BOUND_IDLENESS = text("SELECT set_config('idle_in_transaction_session_timeout', :limit, true)")
 _PLACE = "place"  # WITH ORDINALITY: counts from 1
 _MIGRATION_LOCK = 0x66656E6365  # "fence"
 
@@ -124,6 +126,12 @@ class Postgres(Dialect):
         needs one more, would wait for them.
         """
         conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+
+    @contextmanager
+    def bounding_idleness(self, conn: Connection, seconds: float) -> Iterator[None]:
+        """idle_in_transaction_session_timeout, for this transaction: poolers cannot leak it."""
+        conn.execute(_BOUND_IDLENESS, {"limit": f"{max(1, round(seconds * 1000))}ms"})
+        yield
 
     def ignoring_conflicts(self, table: Table) -> Insert:
         """INSERT ... ON CONFLICT DO NOTHING."""

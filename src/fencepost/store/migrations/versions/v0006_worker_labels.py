@@ -5,7 +5,7 @@ from alembic import op
 from sqlalchemy.dialects import mysql
 
 revision = "0006"
-down_revision = "0003"
+down_revision = "0004"
 branch_labels = None
 depends_on = None
 
