@@ -288,6 +288,8 @@ class Options:
     tags: tuple[str, ...] = ()
     tenant: str | None = None
     concurrency: Concurrency | None = None
+    labels: str | None = None
+    """What its worker must have, as canonical JSON text; see `fencepost.labels`."""
     start_at: Micros | None = None
     tolerance: Micros | None = None
     """With `start_at`; None: the default. In a schedule's options: its occurrences have fixed starts."""
@@ -394,6 +396,8 @@ class Claim:
     """When its handler is to start, if that is fixed: a claim may come a little before it."""
     limits: Limits | None = None
     """What it took beside the permit."""
+    labels: str | None = None
+    """What its worker must have, as canonical JSON text; None: nothing."""
 
     @property
     def id(self) -> str:

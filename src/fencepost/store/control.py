@@ -12,7 +12,7 @@ from fencepost.job import FINAL_STATES, BusyPolicy, EnqueueResult, Priority, Rea
 from fencepost.planning.rank import rank
 from fencepost.store.database import Database
 from fencepost.store.permits import release_cancelled
-from fencepost.store.tables import gate_of, jobs, line_of, live_key_of, queues
+from fencepost.store.tables import jobs, line_of_row, live_key_of, queues
 
 __all__ = ["cancel_job", "paused_queues", "retry_job", "set_paused"]
 
@@ -22,6 +22,9 @@ _SEQUENCE = select(jobs.c.permit_key).where(
     jobs.c.id == bindparam("job"), jobs.c.permit_policy == BusyPolicy.QUEUE_ON_SUCCESS.value
 )
 _RETRIABLE = [State.FAILED, State.CANCELLED, State.SKIPPED]
+
+
+_RETRIED = ("state", "kind", "queue", "labels", "priority", "dedup_key", "permit_key", "limits")
 
 
 def cancel_job(database: Database, conn: Connection, job_id: str) -> bool:
@@ -92,11 +95,7 @@ def retry_job(database: Database, conn: Connection, job_id: str) -> EnqueueResul
         InvalidTransition: it succeeded, or is live.
     """
     now = database.now(conn)
-    row = conn.execute(
-        select(
-            *(jobs.c[name] for name in ("state", "kind", "queue", "priority", "dedup_key", "permit_key", "limits"))
-        ).where(jobs.c.id == job_id)
-    ).first()
+    row = conn.execute(select(*(jobs.c[name] for name in _RETRIED)).where(jobs.c.id == job_id)).first()
     if row is None:
         raise JobNotFound(f"No job {job_id}. It may have been pruned.")
     if row.state not in _RETRIABLE:
@@ -119,7 +118,7 @@ def retry_job(database: Database, conn: Connection, job_id: str) -> EnqueueResul
         .values(
             state=State.READY.value,
             reason=null(),
-            line=line_of(row.queue, row.kind, gate=gate_of(row.permit_key, row.limits)),
+            line=line_of_row(row),
             rank=rank(priority, now),
             run_at=now,
             attempts=0,

@@ -396,6 +396,7 @@ def _record_missed(database: Database, conn: Connection, schedule: NewSchedule, 
         "trigger": Trigger.SCHEDULE.value,
         "created_at": now,
         "finished_at": now,
+        "labels": schedule.options.labels,  # it may be retried, and needs the same worker then
         "arguments": schedule.arguments,
         "last_error": f"{missed.count} instants from {first} to {last} passed while nothing could run them.",
         "result": json.dumps({"missed": missed.count, "first": first, "last": last}),
