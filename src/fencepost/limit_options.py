@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from fencepost.errors import ConfigurationError
 from fencepost.job import Concurrency, Options, Rate
 from fencepost.planning.gcra import MOST_BURST, MOST_PER_SECOND
+from fencepost.store.tables import KEY_CHARS
 
 __all__ = [
     "MOST_AMOUNT",
@@ -26,7 +27,6 @@ __all__ = [
     "resolve",
 ]
 
-KEY_CHARS = 512
 MOST_AMOUNT = 1_000_000_000
 _MOST_SLOTS = 10_000  # a row each
 _MOST_RESOURCES = 20
