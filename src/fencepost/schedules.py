@@ -132,7 +132,7 @@ def build_schedule(
         raise ConfigurationError("key and slots say how many may overlap: they need another overlap= than 'allow'")
     until = asked.get("until")
     text, checked = handler.arguments.encode_checked((), dict(asked.get("arguments") or {}))
-    job_options = build_options(handler.options, **options)
+    job_options = _with_starts(build_options(handler.options, **options), asked)
     if job_options.computed:
         check_computed(job_options, handler.function, handler.kind)
         job_options = resolve(job_options, handler.function, handler.kind, handler.arguments.given(checked))
