@@ -25,6 +25,7 @@ from fencepost.function import Decorator, JobFunction, Prepared
 from fencepost.handle import JobHandle
 from fencepost.ids import new_id, parse_id
 from fencepost.job import FINAL_STATES, EnqueueResult, Job, NewJob, Options, State
+from fencepost.labels import check_labels
 from fencepost.limit_options import check_computed
 from fencepost.limits import Limits
 from fencepost.options import Asked, build_options, check_name
@@ -33,10 +34,11 @@ from fencepost.planning.fixed_start import StartFigures
 from fencepost.planning.retention import Rules
 from fencepost.queue import QueueSettings
 from fencepost.queues import AskedQueue, Queues
-from fencepost.registry import Executor, Handler, Registry, kind_of
+from fencepost.registry import ExecutorName, Handler, Registry, kind_of
 from fencepost.retention import EVERY_QUEUE, Retention, build_rules
 from fencepost.schedules import AskedSchedule, Schedules
 from fencepost.store import Clock, Database, Store
+from fencepost.store.batches import ENQUEUE_BATCH, MOST_LISTED
 from fencepost.store.diagnosis import diagnose
 from fencepost.store.finding import Health
 from fencepost.store.joining import joined
@@ -48,8 +50,6 @@ __all__ = ["App", "Jobs"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_BATCH = 1000
 
 
 class Jobs:
@@ -78,6 +78,7 @@ class Jobs:
         key: str | None = None,
         tenant: str | None = None,
         tag: str | None = None,
+        labels: Mapping[str, str] | None = None,
         before: str | None = None,
         limit: int = 50,
     ) -> list[Job]:
@@ -87,6 +88,7 @@ class Jobs:
             state: one or several; None: all.
             kind, queue, key, tenant: equal to this; None: any.
             tag: among its tags; None: any.
+            labels: among its labels, all of them; None: any.
             before: the last id of the page before.
             limit: how many at most, up to 1,000; default 50.
 
@@ -97,8 +99,8 @@ class Jobs:
         unknown = [word for word in wanted if word not in list(State)]
         if unknown:
             raise ConfigurationError(f"No state {unknown[0]!r}. States: {', '.join(State)}")
-        if not 1 <= limit <= 1000:
-            raise ConfigurationError(f"limit is from 1 to 1000, not {limit}")
+        if not 1 <= limit <= MOST_LISTED:
+            raise ConfigurationError(f"limit is from 1 to {MOST_LISTED}, not {limit}")
         return self._app.store.list_jobs(
             states=[str(word) for word in wanted],
             kind=kind,
@@ -106,6 +108,7 @@ class Jobs:
             key=key,
             tenant=tenant,
             tag=tag,
+            labels=None if labels is None else check_labels(labels),
             before=None if before is None else _checked_id(before),
             limit=limit,
         )
@@ -218,7 +221,7 @@ class App:
         /,
         *,
         kind: str | None = None,
-        executor: Executor | None = None,
+        executor: ExecutorName | None = None,
         **options: Unpack[Asked],
     ) -> Decorator: ...
 
@@ -228,7 +231,7 @@ class App:
         /,
         *,
         kind: str | None = None,
-        executor: Executor | None = None,
+        executor: ExecutorName | None = None,
         **options: Unpack[Asked],
     ) -> Any:
         """Register a function as the handler of a kind of job.
@@ -370,7 +373,7 @@ class App:
         """
         iterator = iter(jobs)
         handles: list[JobHandle[Any]] = []
-        while batch := list(islice(iterator, _BATCH)):
+        while batch := list(islice(iterator, ENQUEUE_BATCH)):
             with _counting(handles):
                 handles += self._enqueue(batch, connection, grouped=False)
         return handles
@@ -379,7 +382,7 @@ class App:
         """`enqueue_many` for async code."""
         iterator = iter(jobs)
         handles: list[JobHandle[Any]] = []
-        while batch := list(islice(iterator, _BATCH)):
+        while batch := list(islice(iterator, ENQUEUE_BATCH)):
             with _counting(handles):
                 handles += await self._aenqueue(batch, connection)
         return handles
@@ -529,12 +532,17 @@ class App:
         self.queues.sync()
         return changed
 
-    def health(self) -> Health:
+    def health(self, *, is_thorough: bool = False) -> Health:
         """What `fencepost doctor` finds: the database, its tables and clock, workers, stuck leases, schedules, permits.
 
-        Nothing is written, and a database that cannot be reached is a finding and no exception.
+        Nothing is written, and a database that cannot be reached is a finding and no exception. What the largest
+        payload needs of the database is judged by this app's `max_payload_bytes`.
+
+        Args:
+            is_thorough: whether to read the whole of a SQLite file, to see that it is undamaged; default False.
         """
-        return Health(tuple(diagnose(self.store.database, payload_bytes=self._max_payload_bytes)))
+        findings = diagnose(self.store.database, payload_bytes=self._max_payload_bytes, is_thorough=is_thorough)
+        return Health(tuple(findings))
 
     def prune(
         self,
@@ -604,7 +612,7 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def _executor_for(function: Callable[..., Any], asked: str | None) -> Executor:
+def _executor_for(function: Callable[..., Any], asked: str | None) -> ExecutorName:
     is_async = inspect.iscoroutinefunction(function)
     if asked is None:
         return "async" if is_async else "thread"
@@ -615,7 +623,7 @@ def _executor_for(function: Callable[..., Any], asked: str | None) -> Executor:
             f"{function.__qualname__} is a plain function and would block the event loop. Make it `async def`, or "
             "leave executor= out: it then runs on a thread."
         )
-    return cast(Executor, asked)
+    return cast(ExecutorName, asked)
 
 
 @contextmanager

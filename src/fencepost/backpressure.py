@@ -14,10 +14,10 @@ from fencepost.errors import QueueFull
 from fencepost.job import EnqueueResult, NewJob
 from fencepost.queue import QueueSettings
 from fencepost.store import Store
+from fencepost.store.batches import ENQUEUE_BATCH
 
 __all__ = ["bounded_steps", "enqueue_within_bounds"]
 
-_BATCH = 1000
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.25
 
 
@@ -39,8 +39,8 @@ def bounded_steps(
 
     for queue, waiting in by_queue.items():
         started_at, pause = time.monotonic(), _FIRST_PAUSE
-        for start in range(0, len(waiting), _BATCH):
-            left = waiting[start : start + _BATCH]
+        for start in range(0, len(waiting), ENQUEUE_BATCH):
+            left = waiting[start : start + ENQUEUE_BATCH]
             while True:
                 try:
                     placed = store.enqueue_bounded(queue, left)
@@ -54,7 +54,7 @@ def bounded_steps(
                     started_at, pause = time.monotonic(), _FIRST_PAUSE
                 waited = time.monotonic() - started_at
                 if waited >= placed.wait / 1_000_000:
-                    refused = len(waiting) - start - _BATCH
+                    refused = len(waiting) - start - ENQUEUE_BATCH
                     refused = len(left) + max(0, refused)
                     raise QueueFull(queue, placed.max_pending, refused=refused, stored=len(results), waited=waited)
                 yield min(pause, max(0.0, placed.wait / 1_000_000 - waited))

@@ -17,11 +17,11 @@ from fencepost.planning.outcome import Outcome, Verb
 from fencepost.registry import Handler
 from fencepost.store import Store
 from fencepost.store.rows import instant
+from fencepost.store.tables import NOTE_CHARS
 
 __all__ = ["AttemptLink", "JobContext", "lease_lost_text"]
 
 T = TypeVar("T")
-_NOTE_CHARS = 500
 
 
 class AttemptLink(Protocol):
@@ -111,7 +111,7 @@ class JobContext:
         """
         if not 0 <= fraction <= 1:
             raise ValueError(f"progress goes from 0 to 1, not {fraction!r}")
-        self._link.report(fraction, None if note is None else clean_text(note)[:_NOTE_CHARS])
+        self._link.report(fraction, None if note is None else clean_text(note)[:NOTE_CHARS])
 
     def set_result(self, value: Any) -> None:
         """Name the result that `transaction()` stores with the completion, inside its block or before.

@@ -20,10 +20,9 @@ from sqlalchemy import exc
 from fencepost.errors import ConfigurationError, FencepostError, StoreUnavailable
 from fencepost.job import EnqueueResult, NewJob
 from fencepost.store import Store
+from fencepost.store.batches import ENQUEUE_BATCH
 
 __all__ = ["Enqueuer"]
-
-_MOST_JOBS = 1000
 
 
 class _Entry:
@@ -106,7 +105,7 @@ class Enqueuer:
         with self._lock:
             group: list[_Entry] = []
             size = 0
-            while self._waiting and (not group or size + len(self._waiting[0].jobs) <= _MOST_JOBS):
+            while self._waiting and (not group or size + len(self._waiting[0].jobs) <= ENQUEUE_BATCH):
                 group.append(self._waiting.popleft())
                 size += len(group[-1].jobs)
             return group

@@ -65,6 +65,8 @@ class Prepared(Generic[P, R]):
                 nodes, at most burst + per_second * t start in any t seconds; or such a function.
             resources: amounts of named buckets and semaphores (see `app.limits`) that it takes to start. It waits for
                 one that nobody has declared yet.
+            labels: what its worker must have: names and values, `{"gpu": "a100"}`. Only a worker that has each of
+                them with the same value takes the job; None or {} (default): any worker. Replaces those of the kind.
 
         Raises:
             ConfigurationError: a value that cannot be, with what would be right.

@@ -38,8 +38,8 @@ __all__ = [
     "FixedStart",
     "Hold",
     "Job",
+    "JobLimits",
     "Lease",
-    "Limits",
     "Micros",
     "NewJob",
     "Occurrence",
@@ -214,7 +214,7 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class JobLimits:
     """What a job needs beside a permit of its concurrency key, to start.
 
     Attributes:
@@ -288,6 +288,8 @@ class Options:
     tags: tuple[str, ...] = ()
     tenant: str | None = None
     concurrency: Concurrency | None = None
+    labels: str | None = None
+    """What its worker must have, as canonical JSON text; see `fencepost.labels`."""
     start_at: Micros | None = None
     tolerance: Micros | None = None
     """With `start_at`; None: the default. In a schedule's options: its occurrences have fixed starts."""
@@ -392,8 +394,10 @@ class Claim:
     """Of its permit, if it has a concurrency key: grows every time a permit of the slot is taken."""
     start: FixedStart | None = None
     """When its handler is to start, if that is fixed: a claim may come a little before it."""
-    limits: Limits | None = None
+    limits: JobLimits | None = None
     """What it took beside the permit."""
+    labels: str | None = None
+    """What its worker must have, as canonical JSON text; None: nothing."""
 
     @property
     def id(self) -> str:

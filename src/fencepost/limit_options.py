@@ -13,6 +13,7 @@ from fencepost.errors import ConfigurationError
 from fencepost.job import Concurrency, Options, Rate
 from fencepost.planning.gcra import MOST_BURST, MOST_PER_SECOND
 from fencepost.schedule import OWN_KEY_PREFIX
+from fencepost.store.tables import KEY_CHARS
 
 __all__ = [
     "MOST_AMOUNT",
@@ -27,7 +28,6 @@ __all__ = [
     "resolve",
 ]
 
-KEY_CHARS = 512
 MOST_AMOUNT = 1_000_000_000
 _MOST_SLOTS = 10_000  # a row each
 _MOST_RESOURCES = 20

@@ -11,14 +11,14 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from fencepost.errors import ConfigurationError
 from fencepost.job import Backoff, BackoffSpec, Hold, OnConflict, OnMiss, Options, Priority
+from fencepost.labels import check_labels, encode_labels
 from fencepost.limit_options import AskedConcurrency, AskedRate, check_text, limit_changes
-from fencepost.store.tables import KIND_CHARS, QUEUE_CHARS, TENANT_CHARS
+from fencepost.store.tables import KEY_CHARS, KIND_CHARS, NAME_CHARS, QUEUE_CHARS
 from fencepost.timing import instant_micros, micros, seconds
 
 __all__ = ["Asked", "build_options", "check_name"]
 
 _MOST_ATTEMPTS = 1_000_000
-_KEY_CHARS = 512
 _MOST_TAGS = 50
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
@@ -49,6 +49,7 @@ class Asked(TypedDict, total=False):
     concurrency: AskedConcurrency | Callable[..., AskedConcurrency | None] | None
     rate: AskedRate | Callable[..., AskedRate | None] | None
     resources: Mapping[str, int] | None
+    labels: Mapping[str, str] | None
 
 
 def build_options(base: Options, **asked: Unpack[Asked]) -> Options:
@@ -89,13 +90,15 @@ def build_options(base: Options, **asked: Unpack[Asked]) -> Options:
             case "backoff":
                 changes["backoff"] = _backoff(value)
             case "key":
-                changes["key"] = None if value is None else check_text(value, name, _KEY_CHARS)
+                changes["key"] = None if value is None else check_text(value, name, KEY_CHARS)
             case "tenant":
-                changes["tenant"] = None if value is None else check_name(value, name, TENANT_CHARS)
+                changes["tenant"] = None if value is None else check_name(value, name, NAME_CHARS)
             case "tags":
                 changes["tags"] = _tags(value)
             case "concurrency" | "rate" | "resources":
                 changes |= limit_changes(replace(base, computed=changes.get("computed", base.computed)), name, value)
+            case "labels":
+                changes["labels"] = None if value is None else encode_labels(check_labels(value))
             case "keep_result":
                 changes["keep_result"] = bool(value)
             case _:

@@ -13,7 +13,7 @@ from fencepost.options import check_name
 from fencepost.planning.fairness import HEAVIEST, LIGHTEST
 from fencepost.queue import DEFAULT_WAIT_SECONDS, Overflow, QueueSettings
 from fencepost.store import QueueCounts, Store
-from fencepost.store.tables import QUEUE_CHARS, TENANT_CHARS
+from fencepost.store.tables import NAME_CHARS, QUEUE_CHARS
 from fencepost.timing import micros
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Queues:
         ):
             raise ConfigurationError(f"weight is a number from {LIGHTEST:g} to {HEAVIEST:g}, not {weight!r}")
         queue = check_name(queue, "queue", QUEUE_CHARS)
-        tenant = check_name(tenant, "tenant", TENANT_CHARS) if tenant else ""
+        tenant = check_name(tenant, "tenant", NAME_CHARS) if tenant else ""
         self._store.set_weight(queue, tenant, None if weight is None else float(weight))
 
     def weights(self, queue: str) -> Mapping[str, float]:

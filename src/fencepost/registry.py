@@ -12,9 +12,9 @@ from fencepost.codec import MAX_PAYLOAD_BYTES, ArgumentsCodec, ResultCodec
 from fencepost.errors import ConfigurationError
 from fencepost.job import Options
 
-__all__ = ["Executor", "Handler", "Registry", "kind_of", "module_of"]
+__all__ = ["ExecutorName", "Handler", "Registry", "kind_of", "module_of"]
 
-Executor: TypeAlias = Literal["async", "thread", "process"]
+ExecutorName: TypeAlias = Literal["async", "thread", "process"]
 """Where a handler runs: on the worker's event loop, on one of its threads, or in a process that can be killed."""
 
 
@@ -34,7 +34,7 @@ class Handler:
     kind: str
     function: Callable[..., Any]
     options: Options
-    executor: Executor
+    executor: ExecutorName
     context_type: type
     max_payload_bytes: int = MAX_PAYLOAD_BYTES
 

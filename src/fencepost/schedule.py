@@ -165,6 +165,8 @@ class Schedule:
     """`operator`, or `undeclared` for one that vanished from the code."""
     declared_in: str | None
     """The module that declares it, with whose code it is kept in step; None: made at run time."""
+    labels: dict[str, str]
+    """What the worker of its jobs must have."""
     error: str | None
     """Why it cannot be planned by this version, if it cannot."""
     created_at: datetime

@@ -33,8 +33,10 @@ from fencepost.schedule import (
     Timing,
 )
 from fencepost.store import ScheduleFigures, Store
+from fencepost.store.batches import MOST_LISTED
 from fencepost.store.rows import instant
 from fencepost.store.schedules import PausedBy, Saved
+from fencepost.store.tables import KEY_CHARS, NAME_CHARS
 from fencepost.timing import instant_micros, micros, parse_duration
 
 if TYPE_CHECKING:
@@ -45,11 +47,9 @@ __all__ = ["AskedSchedule", "Schedules"]
 
 logger = logging.getLogger("fencepost.schedules")
 
-_NAME_CHARS = 200
 _MOST_CAUGHT_UP = 10_000
 _MOST_SLOTS = 1000
 _MOST_STORED = 2**31 - 1  # in an integer column of every database
-_KEY_CHARS = 512
 _PER_JOB = frozenset({"key", "hold", "on_conflict", "delay", "run_at", "start_at", "tolerance", "on_miss", "deadline"})
 
 
@@ -175,7 +175,7 @@ def build_schedule(
             "misfire='skip' that is too late. Give it a grace of some seconds"
         )
     return NewSchedule(
-        name=check_name(name, "a schedule's name", _NAME_CHARS),
+        name=check_name(name, "a schedule's name", NAME_CHARS),
         kind=handler.kind,
         arguments=text,
         options=job_options,
@@ -191,7 +191,7 @@ def build_schedule(
         version=check_whole(asked.get("version", 0), "version", -_MOST_STORED, _MOST_STORED),
         declared_in=declared_in,
         overlap=overlap,
-        permit_key=None if key is None else check_name(key, "key", _KEY_CHARS),
+        permit_key=None if key is None else check_name(key, "key", KEY_CHARS),
         slots=slots,
     )
 
@@ -235,7 +235,7 @@ class Schedules:
             ConfigurationError: a keyword that there is not, a timing that cannot be, or a name that is declared twice.
         """
         check_asked(asked)
-        check_name(name, "a schedule's name", _NAME_CHARS)
+        check_name(name, "a schedule's name", NAME_CHARS)
         if name in self._declared:
             raise ConfigurationError(
                 f"Two schedules are named {name!r}. A job with several schedules needs a name for each: name='...'"
@@ -357,8 +357,8 @@ class Schedules:
             ConfigurationError: what cannot be, with what would be right.
             ScheduleNotFound: no schedule of that name.
         """
-        if not 1 <= count <= 1000:
-            raise ConfigurationError(f"count is from 1 to 1000, not {count}")
+        if not 1 <= count <= MOST_LISTED:
+            raise ConfigurationError(f"count is from 1 to {MOST_LISTED}, not {count}")
         until: datetime | None = None
         if name is not None:
             stored = self.get(name)
@@ -485,10 +485,10 @@ class Schedules:
         Raises:
             ConfigurationError: an unknown state, a naive datetime, or a limit out of range.
         """
-        if not 1 <= limit <= 1000:
-            raise ConfigurationError(f"limit is from 1 to 1000, not {limit}")
+        if not 1 <= limit <= MOST_LISTED:
+            raise ConfigurationError(f"limit is from 1 to {MOST_LISTED}, not {limit}")
         if name is not None:
-            check_name(name, "a schedule's name", _NAME_CHARS)
+            check_name(name, "a schedule's name", NAME_CHARS)
         wanted = [] if state is None else [state] if isinstance(state, str) else sorted(state)
         unknown = [word for word in wanted if word not in list(State)]
         if unknown:

@@ -47,6 +47,22 @@ class TestJobsList:
         both = run("jobs", "list", "--url", at, "--state", "ready", "--state", "scheduled").out
         assert ids(both) == [later, wanted]
 
+    def test_labels_choose_and_are_shown(self, run: Run, at: str, kept: Store) -> None:
+        wanted = put(kept, labels='{"gpu":"a100","zone":"eu"}').id
+        put(kept, labels='{"gpu":"a100"}')
+        ended = run("jobs", "list", "--url", at, "--label", "zone=eu", "--label", "gpu=a100")
+        assert ids(ended.out) == [wanted]
+        assert "needs gpu=a100, zone=eu" in ended.out
+        assert run("jobs", "list", "--url", at, "--label", "zone=us").out == ""
+        assert "gpu=a100, zone=eu" in run("jobs", "show", wanted, "--url", at).out
+        assert run("jobs", "show", wanted, "--url", at, "--json").json["labels"] == {"gpu": "a100", "zone": "eu"}
+
+    def test_what_is_no_label_is_not_understood(self, run: Run, at: str) -> None:
+        for wrong, says in ((["gpu"], "Write NAME=VALUE"), (["a=1", "a=2"], "given twice")):
+            ended = run("jobs", "list", "--url", at, *(part for text in wrong for part in ("--label", text)))
+            assert ended.code == 2
+            assert says in ended.err
+
     def test_a_full_page_says_how_to_see_the_next(self, run: Run, at: str, kept: Store) -> None:
         made = [put(kept).id for _ in range(3)]
         first = run("jobs", "list", "--url", at, "--limit", "2")
@@ -157,13 +173,14 @@ class TestJobsCancel:
 class TestJobsEnqueue:
     def test_it_prints_the_id_of_a_job_with_all_that_was_asked(self, run: Run, tasks: str, kept: Store) -> None:
         options = ["--queue", "q", "--priority", "high", "--delay", "1h30m", "--key", "k", "--tenant", "t"]
-        options += ["--tag", "a", "--tag", "b", "--timeout", "10", "--max-attempts", "3"]
+        options += ["--tag", "a", "--tag", "b", "--label", "gpu=a=1", "--timeout", "10", "--max-attempts", "3"]
         ended = run("jobs", "enqueue", tasks, "send", '{"user_id": 7}', *options)
         assert ended.code == 0
         job = kept.get(ended.out.strip())
         assert job is not None
         assert (job.kind, job.queue, job.priority, job.key, job.tenant) == ("send", "q", "high", "k", "t")
         assert (job.arguments, job.tags, job.max_attempts) == ({"user_id": 7}, ("a", "b"), 3)
+        assert job.labels == {"gpu": "a=1"}
         assert timedelta(minutes=89) < job.run_at - job.created_at < timedelta(minutes=91)
 
     def test_a_live_job_with_the_same_key_is_named_instead(self, run: Run, tasks: str) -> None:
@@ -260,7 +277,7 @@ class TestWorkers:
             "queues": None,
             "kinds": '["a", "b"]',
         }
-        kept.record_worker(described | {"owner": "h:7:living", "started_at": now})
+        kept.record_worker(described | {"owner": "h:7:living", "started_at": now, "labels": '{"gpu":"a100"}'})
         kept.record_worker(described | {"owner": "h:8:silent", "started_at": now, "queues": '["mail"]'})
         long_ago = now - 10 * MINUTE
         kept.database.write(
@@ -275,6 +292,8 @@ class TestWorkers:
         assert found["h:7:living"]["leads_since"] is None
         listed = run("workers", "list", "--url", at).out
         assert "h:7:living  alive   3/10" in listed
+        assert "gpu=a100" in listed
+        assert (found["h:7:living"]["labels"], found["h:8:silent"]["labels"]) == ({"gpu": "a100"}, {})
         kept.lead("h:7:living", lease=60)
         found = {worker["owner"]: worker for worker in run("workers", "list", "--url", at, "--json").json}
         assert found["h:7:living"]["epoch"] == 1

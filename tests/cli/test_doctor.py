@@ -9,13 +9,17 @@ from typing import Any
 import pytest
 from sqlalchemy import URL
 
+import fencepost
 from fencepost.cli import targets
-from fencepost.store import Database, Pass, PassReport, Store, schema
+from fencepost.ids import new_id
+from fencepost.job import Options
+from fencepost.schedule import Every, NewSchedule
+from fencepost.store import Database, Pass, PassReport, Store, diagnosis, schema
 from fencepost.store.diagnosis import Finding, Level, diagnose
 from fencepost.store.dialects import mysql_settings, postgres_settings, sqlite_settings
 from fencepost.testing import VirtualClock
 from tests.cli.conftest import Run
-from tests.jobs import MINUTE, SECOND, claim_one, empty_database, overwrite, put
+from tests.jobs import MINUTE, SECOND, claim_one, empty_database, new, overwrite, put
 
 MEGABYTES_6 = 6 * 1024 * 1024
 
@@ -28,9 +32,11 @@ def found(store: Store, check: str, **how: Any) -> Finding:
     return finding
 
 
-def report_worker(store: Store, *, kinds: str = '["k"]', queues: str | None = None) -> None:
-    described = {"owner": "h:1:aa", "host": "h", "pid": 1, "concurrency": 10, "running": 0, "lease": 30_000_000}
-    store.record_worker(described | {"kinds": kinds, "queues": queues, "started_at": store.now()})
+def report_worker(store: Store, *, owner: str = "h:1:aa", kinds: str = '["k"]', **changed: Any) -> None:
+    described = {"owner": owner, "host": "h", "pid": 1, "concurrency": 10, "running": 0, "lease": 30_000_000}
+    store.record_worker(
+        described | {"kinds": kinds, "queues": None, "labels": None, "started_at": store.now()} | changed
+    )
 
 
 class TestTheCommand:
@@ -61,6 +67,17 @@ class TestTheCommand:
         assert len(checks) == len(set(checks))
         assert {"database", "clock", "schema", "workers", "leases", "due", "paused", "quarantine"} < set(checks)
         assert all(finding.keys() == {"check", "level", "what", "do"} for finding in answer["findings"])
+
+    @pytest.mark.parametrize("database_name", ["mysql"], indirect=True)
+    def test_the_apps_own_payload_limit_is_what_the_packet_is_judged_by(self, run: Run, at: str, project: Path) -> None:
+        for number, most in enumerate((1024, 1024**3)):
+            module = f"limit_{number}_{new_id().replace('-', '')}"
+            (project / f"{module}.py").write_text(
+                f"import fencepost\napp = fencepost.App({at!r}, max_payload_bytes={most})\n"
+            )
+            answer = run("doctor", "--app", f"{module}:app", "--json").json
+            (packet,) = [finding for finding in answer["findings"] if finding["check"] == "packet"]
+            assert packet["level"] == ("ok", "warning")[number]
 
     def test_a_file_that_is_not_there_is_a_problem_and_is_not_made(self, run: Run, tmp_path: Path) -> None:
         ended = run("doctor", "--url", f"sqlite:///{tmp_path}/none.db", "--json")
@@ -171,11 +188,11 @@ class TestTheLeader:
 
     def test_a_pass_that_has_not_succeeded_for_long_is_a_warning(self, store: Store, clock: VirtualClock) -> None:
         for _ in range(20):
-            self.lead(store, Pass.MATERIALISE, Pass.PROMOTE, Pass.PERMITS)
+            self.lead(store, Pass.MATERIALISE, Pass.PROMOTE, Pass.TOKENS, Pass.TURNS, Pass.PERMITS)
             assert found(store, "passes").level is Level.OK
             clock.advance(3)
         for _ in range(20):
-            self.lead(store, Pass.PERMITS, Pass.PROMOTE)
+            self.lead(store, Pass.PERMITS, Pass.TURNS, Pass.TOKENS, Pass.PROMOTE)
             clock.advance(3)
         self.lead(store)
         finding = found(store, "passes")
@@ -206,6 +223,54 @@ class TestTheJobs:
         assert "2 of kind 'unknown' in queue 'mail'" in finding.what
         report_worker(store, kinds='["k", "unknown"]', queues='["other"]')
         assert "1 of kind 'k' in queue 'mail'" in found(store, "unserved").what
+
+    def test_what_keeps_jobs_from_every_living_worker_is_named_by_line(self, store: Store) -> None:
+        needs = {"gpu": '{"gpu":"a100"}', "both": '{"gpu":"a100","zone":"eu"}', "broken": "[7"}
+        put(store, "k", labels=needs["gpu"])
+        report_worker(store, labels=needs["gpu"])
+        assert found(store, "unserved").level is Level.OK
+        put(store, "k", labels=needs["both"])
+        put(store, "k", labels=needs["broken"])
+        put(store, "stranger")
+        put(store, "other", queue="mail")
+        report_worker(store, owner="h:2:bb", kinds='["other"]', queues='["bulk"]', labels=needs["both"])
+        said = found(store, "unserved").what
+        assert (
+            "1 of kind 'k' in queue 'default' with the labels gpu=a100, zone=eu (no such worker has the labels)" in said
+        )
+        assert "1 of kind 'k' in queue 'default' with the labels [7 (no such worker has the labels)" in said
+        assert "1 of kind 'stranger' in queue 'default' (no worker registers the kind)" in said
+        assert "1 of kind 'other' in queue 'mail' (no worker that registers the kind serves the queue)" in said
+        assert "with the labels gpu=a100 (" not in said
+        store.set_paused("default", paused=True)
+        assert "kind 'k'" not in found(store, "unserved").what
+
+    def test_the_apps_health_tells_of_jobs_that_no_living_worker_can_take(self, app: fencepost.App) -> None:
+        put(app.store, "k", labels='{"gpu":"a100"}')
+        report_worker(app.store)
+        (finding,) = [one for one in app.health().findings if one.check == "unserved"]
+        assert (finding.level, "gpu=a100" in finding.what) == (Level.WARNING, True)
+
+    def test_a_schedule_whose_jobs_need_labels_that_nobody_has_is_a_warning(self, store: Store) -> None:
+        options = Options(labels='{"gpu":"a100"}')
+        store.save_schedule(NewSchedule("nightly", "k", "{}", options, Every(MINUTE, 0)))
+        report_worker(store)
+        finding = found(store, "schedule-kinds")
+        assert "'nightly' (kind 'k' in queue 'default' with the labels gpu=a100)" in finding.what
+        report_worker(store, labels='{"gpu":"a100"}')
+        assert found(store, "schedule-kinds").level is Level.OK
+
+    def test_many_ready_jobs_are_counted_no_further_than_it_matters(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(diagnosis, "_MOST_COUNTED", 3)
+        store.enqueue([new(kind) for kind in ("a", "b") for _ in range(3)])
+        assert "over 3 jobs are ready, and no worker is alive" in found(store, "workers").what
+        report_worker(store)
+        assert "3 of kind 'a' in queue" in found(store, "unserved").what
+        put(store, "a")
+        put(store, "a")
+        assert "over 3 of kind 'a' in queue" in found(store, "unserved").what
 
     def test_a_lease_that_nobody_takes_back_is_a_problem(self, store: Store, clock: VirtualClock) -> None:
         put(store)

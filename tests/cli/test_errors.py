@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import fencepost
 from fencepost.cli import targets
+from fencepost.store import Store
 from tests.cli.conftest import Ended, Run
 
 
@@ -163,3 +167,45 @@ class TestTheRest:
         assert run("jbos").code == 2
         assert run("jobs", "lits").code == 2
         assert run("jobs", "list", "--nope").code == 2
+
+
+class TestTheProcess:
+    """What only a process of its own shows, on SQLite alone: none of it depends on the database."""
+
+    @pytest.mark.parametrize("database_name", ["sqlite"], indirect=True)
+    @pytest.mark.parametrize("unbuffered", ["", "1"])
+    def test_output_that_cannot_be_written_is_one_line_and_what_was_done_stands(
+        self, tasks: str, kept: Store, project: Path, unbuffered: str
+    ) -> None:
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(
+                [sys.executable, "-m", "fencepost.cli", "jobs", "enqueue", tasks, "send", '{"user_id": 1}'],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+                text=True,
+                timeout=60,
+            )
+        assert_one_line(Ended(done.returncode, "", done.stderr))
+        assert "the output could not be written: No space left on device" in done.stderr
+        assert len(kept.list_jobs()) == 1
+
+    def test_an_interrupt_while_the_app_is_imported_is_one_line(self, run: Run, project: Path) -> None:
+        (project / "slow.py").write_text("raise KeyboardInterrupt\n")
+        ended = run("worker", "slow:app")
+        assert (ended.code, ended.out, ended.err) == (130, "", "fencepost: interrupted\n")
+
+    def test_an_interrupt_while_fencepost_itself_is_imported_is_one_line(self, project: Path) -> None:
+        """The first import that it makes sends the signal, whatever the machine's speed."""
+        interrupting = (
+            "import os, signal, sys\n"
+            "class Interrupting:\n"
+            "    def find_spec(self, name, *_):\n"
+            "        if name == 'sqlalchemy':\n"
+            "            os.kill(os.getpid(), signal.SIGINT)\n"
+            "sys.meta_path.insert(0, Interrupting())\n"
+            "import fencepost_command\n"
+            "sys.exit(fencepost_command.main())\n"
+        )
+        done = subprocess.run([sys.executable, "-c", interrupting], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "fencepost: interrupted\n")

@@ -52,6 +52,13 @@ def test_quiet_says_nothing_while_all_goes_well(tasks: str, start: Start, kept: 
     assert ended(start("worker", tasks, "--burst", "--quiet")) == (0, "", "")
 
 
+def test_what_needs_labels_runs_where_they_were_named(tasks: str, start: Start, kept: Store) -> None:
+    mine = put(kept, kind="send", labels='{"gpu":"a100"}', arguments='{"user_id": 1}').id
+    other = put(kept, kind="send", labels='{"gpu":"h100"}', arguments='{"user_id": 1}').id
+    assert ended(start("worker", tasks, "--burst", "--label", "gpu=a100", "--label", "zone=eu"))[0] == 0
+    assert kept.states_of([mine, other]) == {mine: State.SUCCEEDED, other: State.READY}
+
+
 def test_only_the_queues_that_were_named_are_served(tasks: str, start: Start, kept: Store) -> None:
     mine = put(kept, kind="send", queue="a", arguments='{"user_id": 1}').id
     other = put(kept, kind="send", queue="b", arguments='{"user_id": 1}').id

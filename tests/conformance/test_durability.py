@@ -17,13 +17,25 @@ import pytest
 from sqlalchemy import URL, create_engine, event, exc, text
 
 import fencepost
-from fencepost.job import EnqueueResult, OnConflict, State
+from fencepost.job import EnqueueResult, OnConflict, Reason, State
 from fencepost.planner.retention import Walk
 from fencepost.planning.outcome import Outcome, Verb
 from fencepost.retention import Retention, build_rules
 from fencepost.store import Database, PassReport, Store
 from fencepost.testing import VirtualClock
-from tests.jobs import SECOND, claim_one, clear, empty_database, new, other_stores, put, row, rows
+from tests.jobs import (
+    SECOND,
+    claim_one,
+    clear,
+    empty_database,
+    new,
+    other_stores,
+    overwrite,
+    promote_all,
+    put,
+    row,
+    rows,
+)
 
 # L1
 
@@ -632,3 +644,56 @@ def test_sqlite_tables_are_made_at_the_first_use_and_servers_are_asked_first(
         assert put(eager.store).created
         assert eager.store.list_jobs()[0].state is State.READY
         eager.close()
+
+
+@pytest.mark.parametrize("later", [0, 3])
+def test_a_settlement_whose_commits_answer_was_lost_is_told_that_it_held(
+    store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, later: int
+) -> None:
+    """L3, J5: for every outcome, cancelled meanwhile or not; one that had not held is not made to hold by it.
+
+    Within the call and, where that raised, at its repetition some seconds later.
+    """
+    ids = [put(store, max_attempts=9).id for _ in range(9)]
+    ids += [put(store, max_attempts=1).id for _ in range(1)]
+    claims = {claim.id: claim for claim in store.claim("me", kinds=["k"], limit=20, lease=60)}
+    outcomes = [
+        Outcome(Verb.COMPLETE, result="1"),
+        Outcome(Verb.COMPLETE),
+        Outcome(Verb.RETRY, error="e", delay=SECOND),
+        Outcome(Verb.RETRY, error="e", delay=0, reason=Reason.TIMEOUT),
+        Outcome(Verb.SNOOZE, delay=SECOND),
+        Outcome(Verb.RELEASE),
+        Outcome(Verb.RESCHEDULE, delay=0),
+        Outcome(Verb.ABANDON, error="e"),
+        Outcome(Verb.RETRY, error="to be cancelled"),
+        Outcome(Verb.RETRY, error="the last one"),
+    ]
+    settlements = [(claims[job_id], outcome) for job_id, outcome in zip(ids, outcomes, strict=True)]
+    store.cancel_job(ids[8])
+    stale = put(store).id
+    settlements.append((claim_one(store), Outcome(Verb.RETRY, error="stale", delay=0)))
+    overwrite(store, stale, lease_token=7)
+    name = store.database.dialect.name
+    store.database.patience = 0 if later else 5
+    with losing_the_answer_of_a_commit(store, TRANSIENT[name][LOST[name]], monkeypatch):
+        try:
+            held = store.settle(settlements)
+        except fencepost.StoreUnavailable:
+            assert later
+            clock.advance(later)
+            promote_all(store)
+            held = store.settle(settlements, is_repetition=True)
+    assert held == [True] * len(ids) + [False]
+    assert store.settle(settlements) == [False] * len(settlements), "it was no repetition"
+
+
+def test_a_settlement_that_came_too_late_is_told_so_at_its_repetition_too(store: Store, clock: VirtualClock) -> None:
+    """J5: a reclaim is no settlement of the worker's own."""
+    outcomes = [Outcome(Verb.COMPLETE), Outcome(Verb.RETRY, error="e", delay=0), Outcome(Verb.RELEASE)]
+    for _ in outcomes:
+        put(store)
+    settlements = list(zip(store.claim("me", kinds=["k"], limit=3, lease=10), outcomes, strict=True))
+    clock.advance(10)
+    store.reclaim_expired()
+    assert store.settle(settlements, is_repetition=True) == [False] * 3

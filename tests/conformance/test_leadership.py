@@ -217,7 +217,7 @@ def test_nobody_takes_over_in_the_middle_of_a_leaders_transaction(store: Store, 
         assert stale.promote_due() == 1
         event.remove(store.database.engine, "before_cursor_execute", expire_in_the_middle)
         thread.join(30)
-    assert order[order.index("writing") :][:3] == ["writing", "committing", "taken over"]
+    assert order.index("taken over") > order.index("committing", order.index("writing"))
     assert rows(store)[0]["state"] == State.READY
     assert epoch_of(store) == 2
 

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, event, text, update
 from fencepost.job import Priority, Reason, State
 from fencepost.planning.outcome import Outcome, Verb
 from fencepost.store import Database, Store
+from fencepost.store.diagnosis import ready_by_line
 from fencepost.store.tables import jobs
 from fencepost.testing import VirtualClock
 from tests import databases
@@ -128,6 +129,10 @@ def deeds(store: Store) -> dict[str, tuple[str, Deed]]:
             lambda: store.claim("me", kinds=["k", "second", "third", "none"], limit=50),
         ),
         "claim that finds nothing": ("fencepost_jobs_ready", lambda: store.claim("me", kinds=["none"])),
+        "ready jobs by line": (
+            "fencepost_jobs_ready",
+            lambda: store.database.read(lambda conn: ready_by_line(store.database, conn)),
+        ),
         "lines": ("fencepost_jobs_ready", lambda: store.has_ready(["k"], None)),
         "heartbeat": (primary, lambda: store.heartbeat("me", [claim.lease for claim in held])),
         "heartbeat of an owner": ("fencepost_jobs_lease", lambda: store.heartbeat("me")),
@@ -235,11 +240,15 @@ def polls(store: Store) -> dict[str, Deed]:
     def one() -> None:
         assert len(store.claim("me", kinds=["k"])) == 1
 
+    def one_with_labels() -> None:
+        assert len(store.claim("me", kinds=["k"], queues=["default"], labels={"gpu": "a100"})) == 1
+
     def none() -> None:
         assert store.claim("me", kinds=["absent"]) == []
 
     return {
         "a claim of one": one,
+        "a claim of one by a worker with labels": one_with_labels,
         "an idle claim": none,
         "an idle look": lambda: store.has_ready(["absent"], None),
         "promotion": store.promote_due,
@@ -291,13 +300,18 @@ def in_a_paused_queue(store: Store) -> None:
     store.set_paused("paused", paused=True)
 
 
+def of_other_labels(store: Store) -> None:
+    for labels in ('{"gpu":"h100"}', '{"gpu":"a100","zone":"eu"}'):
+        store.enqueue([new("k", labels=labels, priority=Priority.CRITICAL) for _ in range(MANY // 2)])
+
+
 @pytest.mark.parametrize(
-    "in_front", [strangers, future_and_finished, in_a_paused_queue], ids=lambda given: given.__name__
+    "in_front", [strangers, future_and_finished, in_a_paused_queue, of_other_labels], ids=lambda given: given.__name__
 )
 def test_thousands_of_jobs_that_are_not_wanted_cost_nothing(
     own_store: Store, in_front: Callable[[Store], None]
 ) -> None:
-    """J3: of an unknown kind with better rank, due next month, finished, or paused: they are not read."""
+    """J3: of an unknown kind with better rank, due next month, finished, paused, or of other labels: never read."""
     clear(own_store)
     ready_ones(own_store)
     alone = costs(own_store)

@@ -39,6 +39,9 @@ NOON_MICROS = 1_767_268_800_000_000
         ({"keep_result": False}, {"keep_result": False}),
         ({"tags": ["a", "b"]}, {"tags": ("a", "b")}),
         ({"tenant": "acme"}, {"tenant": "acme"}),
+        ({"labels": {"zone": "eu", "gpu": "ä=1"}}, {"labels": '{"gpu":"ä=1","zone":"eu"}'}),
+        ({"labels": {}}, {"labels": None}),
+        ({"labels": None}, {"labels": None}),
     ],
     ids=str,
 )
@@ -49,6 +52,19 @@ def test_what_is_asked_for_is_kept_in_the_stores_units(asked: Any, expected: dic
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
+        ({"labels": ["gpu"]}, "labels is a dict of names and values"),
+        ({"labels": {"gpu": 1}}, "gpu has a non-empty string"),
+        ({"labels": {"gpu": ""}}, "gpu has a non-empty string"),
+        ({"labels": {7: "a"}}, "a label's name"),
+        ({"labels": {"": "a"}}, "a label's name"),
+        ({"labels": {"a=b": "a"}}, "a label's name"),
+        ({"labels": {'a"': "a"}}, "a label's name"),
+        ({"labels": {"-a": "a"}}, "a label's name"),
+        ({"labels": {"n" * 64: "a"}}, "a label's name"),
+        ({"labels": {"n": "v" * 101}}, "at most 100 characters; that of n has 101"),
+        ({"labels": {"n": "v\n"}}, "no control characters"),
+        ({"labels": {"n": " v"}}, "no spaces at its ends"),
+        ({"labels": {f"n{n}": "v" for n in range(21)}}, "at most 20 labels, not 21"),
         ({"queue": ""}, "queue is a non-empty string"),
         ({"queue": 7}, "queue is a non-empty string"),
         ({"queue": "q" * 101}, "queue has at most 100"),
@@ -114,11 +130,18 @@ def test_every_option_that_can_be_asked_for_is_understood() -> None:
         "on_conflict": "keep",
         "keep_result": True,
         "tags": ["t"],
+        "labels": {"n": "v"},
+        "concurrency": ("key", 2),
+        "rate": ("key", 5, 10),
+        "resources": {"api": 1},
+        "start_at": NOON,
+        "tolerance": 1,
+        "on_miss": "skip",
         "tenant": "t",
     }
     assert set(values) == set(Asked.__annotations__)
     for name, value in values.items():
-        asked: Any = {name: value}
+        asked: Any = {name: value} | ({"start_at": NOON} if name in ("tolerance", "on_miss") else {})
         build_options(Options(), **asked)
 
 

@@ -27,12 +27,11 @@ from tests.unit.attempts import attempt
 
 NOW = 5_000_000_000
 SECOND = 1_000_000
+DECIDED = [verb for verb in Verb if verb is not Verb.COMPLETE]
 RETURNING = {Verb.RETRY, Verb.RECLAIM, Verb.RELEASE, Verb.SNOOZE, Verb.RESCHEDULE}
 
 # verb, attempts left -> state, reason, attempts of a second attempt
 TABLE: dict[tuple[Verb, bool], tuple[State, Reason | None, int]] = {
-    (Verb.COMPLETE, True): (State.SUCCEEDED, None, 2),
-    (Verb.COMPLETE, False): (State.SUCCEEDED, None, 2),
     (Verb.RETRY, True): (State.SCHEDULED, Reason.ERROR, 2),
     (Verb.RETRY, False): (State.FAILED, Reason.ATTEMPTS_EXHAUSTED, 2),
     (Verb.RECLAIM, True): (State.READY, Reason.LEASE_EXPIRED, 2),
@@ -56,10 +55,10 @@ def ended(outcome: Outcome, *, cancel_requested: bool = False, **changed: Any) -
     return next_state(attempt(**changed), outcome, NOW, worker="w", draw=0.5, cancel_requested=cancel_requested)
 
 
-@pytest.mark.parametrize(("verb", "is_left", "cancels"), list(product(Verb, [True, False], [True, False])))
+@pytest.mark.parametrize(("verb", "is_left", "cancels"), list(product(DECIDED, [True, False], [True, False])))
 def test_the_table(verb: Verb, is_left: bool, cancels: bool) -> None:
     """J6: every verb, with attempts left and without, cancelled meanwhile and not."""
-    outcome = Outcome(verb, error="boom", delay=SECOND, result="1" if verb is Verb.COMPLETE else None)
+    outcome = Outcome(verb, error="boom", delay=SECOND)
     change = ended(outcome, cancel_requested=cancels, attempt=2, max_attempts=3 if is_left else 2)
     state, reason, attempts = TABLE[verb, is_left]
     is_final = state not in (State.READY, State.SCHEDULED)
@@ -70,8 +69,13 @@ def test_the_table(verb: Verb, is_left: bool, cancels: bool) -> None:
     assert change.finished_at == (NOW if is_final else None)
     assert (change.rank is not None) == (state is State.READY)
     assert change.wake_at == (NOW + SECOND if state is State.SCHEDULED else None)
-    assert change.result == ("1" if verb is Verb.COMPLETE else None)
     assert change.clears_error == (verb is Verb.RESCHEDULE and not cancels)
+
+
+def test_success_is_not_decided_here() -> None:
+    """`store.settle` alone says what it means."""
+    with pytest.raises(AssertionError):
+        ended(Outcome(Verb.COMPLETE))
 
 
 @pytest.mark.parametrize("verb", [Verb.RETRY, Verb.RECLAIM, Verb.ABANDON, Verb.CANCEL])
@@ -82,7 +86,7 @@ def test_outcomes_with_an_error_record_it(verb: Verb) -> None:
     assert (entry["attempt"], entry["at"], entry["worker"], entry["error"]) == (1, NOW, "w", "last line")
 
 
-@pytest.mark.parametrize("verb", [Verb.COMPLETE, Verb.RELEASE, Verb.SNOOZE])
+@pytest.mark.parametrize("verb", [Verb.RELEASE, Verb.SNOOZE])
 def test_outcomes_without_one_keep_what_stands(verb: Verb) -> None:
     change = ended(Outcome(verb, delay=0))
     assert change.last_error is None

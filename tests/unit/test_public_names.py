@@ -6,6 +6,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+from typing import TypeVar
 
 import pytest
 
@@ -73,3 +74,16 @@ def test_errors_can_be_caught_as_what_they_also_are() -> None:
     assert issubclass(errors.EnqueueError, ValueError)
     assert issubclass(errors.JobNotFound, LookupError)
     assert issubclass(errors.ResultTimeout, TimeoutError)
+
+
+def test_a_name_means_one_thing() -> None:
+    """No two modules define a public class, or a public alias of a type, under the same name."""
+    places: dict[str, set[str]] = {}
+    for name in MODULES:
+        module = importlib.import_module(name)
+        for public in getattr(module, "__all__", []):
+            value = getattr(module, public)
+            if public[0].isupper() and not public.isupper() and not isinstance(value, TypeVar):
+                home = value.__module__ if inspect.isclass(value) else name
+                places.setdefault(public, set()).add(f"{home}: {value!r}")
+    assert {public: sorted(homes) for public, homes in places.items() if len(homes) > 1} == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 from sqlalchemy import exc
@@ -29,10 +30,10 @@ def test_a_result_that_the_database_refuses_fails_its_job_and_no_other(
 
     settle = Store.settle
 
-    def refusing(store: Store, settlements: list[tuple[Claim, Outcome]]) -> list[bool]:
+    def refusing(store: Store, settlements: list[tuple[Claim, Outcome]], **how: Any) -> list[bool]:
         if any(outcome.verb is Verb.COMPLETE and "refused" in (outcome.result or "") for _, outcome in settlements):
             raise exc.OperationalError("UPDATE", {}, Exception("packet too large"))
-        return settle(store, settlements)
+        return settle(store, settlements, **how)
 
     monkeypatch.setattr(Store, "settle", refusing)
     handles = [returns.enqueue(text) for text in ("first", "refused", "last")]
@@ -41,6 +42,37 @@ def test_a_result_that_the_database_refuses_fails_its_job_and_no_other(
     refused = handles[1].job()
     assert refused.reason == Reason.UNENCODABLE_RESULT
     assert "packet too large" in (refused.last_error or "")
+
+
+@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("is_written", [True, False])
+def test_settlements_whose_answer_was_lost_with_the_database_are_neither_abandoned_nor_counted_as_lost(
+    app: fencepost.App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int, is_written: bool
+) -> None:
+    """L3, J5: it is back at the next question, whether or not they had been written."""
+
+    @app.job(kind="returns")
+    async def returns() -> str:
+        return "ok"
+
+    settle = Store.settle
+    unanswered: list[bool] = []
+
+    def losing(store: Store, settlements: list[tuple[Claim, Outcome]], **how: Any) -> list[bool]:
+        if unanswered:
+            return settle(store, settlements, **how)
+        unanswered.append(True)
+        if is_written:
+            settle(store, settlements, **how)
+        raise fencepost.StoreUnavailable("the connection was lost at the commit")
+
+    handles = app.enqueue_many(returns.build() for _ in range(number))
+    monkeypatch.setattr(Store, "settle", losing)
+    worker = app.worker(burst=True)
+    worker.run()
+    assert [handle.job().state for handle in handles] == [State.SUCCEEDED] * number
+    assert (worker.figures.settled, worker.figures.succeeded, worker.figures.lost) == (number, number, 0)
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize("is_async", [True, False])

@@ -2,7 +2,7 @@
 
 import sys
 
-from fencepost.cli.main import main
+from fencepost_command import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -12,9 +13,8 @@ from fencepost.cli.options import AppOption, JsonOption, UrlOption
 from fencepost.cli.output import console, count, write_json
 from fencepost.cli.printable import one_line
 from fencepost.cli.targets import opened
-from fencepost.codec import MAX_PAYLOAD_BYTES
 from fencepost.errors import FencepostError
-from fencepost.store.diagnosis import Finding, Level, diagnose
+from fencepost.store.finding import Finding, Health, Level
 
 __all__ = ["doctor"]
 
@@ -41,20 +41,19 @@ def doctor(
     """
     try:
         with opened(url, app) as target:
-            findings = diagnose(target.store.database, payload_bytes=MAX_PAYLOAD_BYTES, is_thorough=integrity)
+            health = target.health(is_thorough=integrity)
             name = target.store.database.display_url
     except FencepostError as error:  # not there, no such driver: a finding like others
-        findings, name = [Finding("database", Level.PROBLEM, str(error))], None
-    worst = max((finding.level for finding in findings), key=list(Level).index)
+        health, name = Health((Finding("database", Level.PROBLEM, str(error)),)), None
     if as_json:
-        write_json({"database": name, "level": worst, "findings": findings})
+        write_json({"database": name, "level": health.level, "findings": health.findings})
     else:
-        _print(findings)
-    if worst is Level.PROBLEM:
+        _print(health.findings)
+    if not health.is_well:
         raise typer.Exit(1)
 
 
-def _print(findings: list[Finding]) -> None:
+def _print(findings: Sequence[Finding]) -> None:
     out = console()
     width = max(len(finding.check) for finding in findings)
     # A column is folded at its words on a terminal, and not at all in a pipe.

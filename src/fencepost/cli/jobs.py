@@ -11,11 +11,21 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from fencepost.app import App
-from fencepost.cli.options import AppArgument, AppOption, JsonOption, UrlOption, duration, instant_of, object_of
+from fencepost.cli.options import (
+    AppArgument,
+    AppOption,
+    JsonOption,
+    UrlOption,
+    duration,
+    instant_of,
+    labels_of,
+    object_of,
+)
 from fencepost.cli.output import Column, fields, hint, iso, line, problem, since, table, write_json
 from fencepost.cli.targets import load_app, opened
 from fencepost.errors import FencepostError
 from fencepost.job import Attempt, Job, Priority, State
+from fencepost.store.batches import MOST_LISTED
 from fencepost.store.rows import instant
 
 __all__ = [
@@ -71,7 +81,11 @@ def list_jobs(
     key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only this key.")] = None,
     tenant: Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="Only this tenant.")] = None,
     tag: Annotated[str | None, typer.Option("--tag", metavar="WORD", help="Only with this tag.")] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="How many at most.")] = 50,
+    label: Annotated[
+        list[str] | None,
+        typer.Option("--label", metavar="NAME=VALUE", help="Only with this label; may be repeated, for all of them."),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=MOST_LISTED, help="How many at most.")] = 50,
     before: Annotated[
         str | None, typer.Option("--before", metavar="ID", help="Only older ones: the next page.")
     ] = None,
@@ -85,7 +99,15 @@ def list_jobs(
     """
     with opened(url, app) as target:
         found = target.jobs.list(
-            state=state or None, kind=kind, queue=queue, key=key, tenant=tenant, tag=tag, limit=limit, before=before
+            state=state or None,
+            kind=kind,
+            queue=queue,
+            key=key,
+            tenant=tenant,
+            tag=tag,
+            labels=labels_of(label),
+            limit=limit,
+            before=before,
         )
         if as_json:
             write_json([without(as_dict(job), NOT_LISTED) for job in found])
@@ -240,6 +262,10 @@ def enqueue(
     tag: Annotated[
         list[str] | None, typer.Option("--tag", metavar="WORD", help="A word to find it by; may be repeated.")
     ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option("--label", metavar="NAME=VALUE", help="What its worker must have; may be repeated."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Store a job, and print its id.
@@ -261,6 +287,7 @@ def enqueue(
         "key": key,
         "tenant": tenant,
         "tags": tag,
+        "labels": labels_of(label),
     }
     given = {name: value for name, value in asked.items() if value is not None}
     app, named = load_app(where), object_of(arguments, "ARGUMENTS") or {}
@@ -348,6 +375,8 @@ def note_of(job: Job, *, says_reason: bool = True) -> str:
         parts.append(f"{job.progress:.0%}" + (f" {job.progress_note}" if job.progress_note else ""))
     if job.waits_for is not None:
         parts.append(f"waits for {job.waits_for}")
+    if job.labels and job.is_live:
+        parts.append("needs " + ", ".join(f"{name}={value}" for name, value in job.labels.items()))
     if job.reason is not None and says_reason:
         parts.append(str(job.reason))
     if job.last_error and job.state != State.SUCCEEDED:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import sys
@@ -51,6 +52,11 @@ cli = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+_INTERRUPTED = 130
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""How the writing of output fails; SQLite's own errors of this kind come as the database's."""
 
 
 def _print_version(asked: bool) -> None:
@@ -107,6 +113,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # A terminal that cannot show a character is no reason to fail.
             with contextlib.suppress(io.UnsupportedOperation):
                 stream.reconfigure(errors="backslashreplace")
+    code = _run(given)
+    if code == _INTERRUPTED:  # Typer says it by the code alone
+        problem("interrupted")
+    return code if _is_written() else 1
+
+
+def _run(given: list[str]) -> int:
     try:
         get_command(cli)(given, prog_name="fencepost")
     except SystemExit as end:
@@ -114,8 +127,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (FencepostError, exc.SQLAlchemyError) as error:
         _report(str(error.orig) if isinstance(error, exc.DBAPIError) else str(error), given)
     except Exception as error:  # noqa: BLE001 - the last line of defence: one line instead of a traceback
-        _report(f"unexpected {type(error).__name__}: {error} (a traceback: fencepost --debug ...)", given)
+        if isinstance(error, OSError) and error.errno in _UNWRITABLE and error.filename is None:
+            if _is_written():  # nothing is left in a buffer, which would have said it
+                _say_unwritten(error)
+        else:
+            _report(f"unexpected {type(error).__name__}: {error} (a traceback: fencepost --debug ...)", given)
     return 1
+
+
+def _is_written() -> bool:
+    """Whether all that was printed has reached its file or pipe; if not, that is said."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        _say_unwritten(error)
+        # What is left in the buffer would be tried once more at the exit, and fail with a traceback.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
+
+
+def _say_unwritten(error: OSError) -> None:
+    if error.errno != errno.EPIPE:  # a reader that has seen enough is no error to tell of
+        problem(f"the output could not be written: {error.strerror}. What the command did before that stands.")
 
 
 def _report(text: str, arguments: Sequence[str]) -> None:

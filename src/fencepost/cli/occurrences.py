@@ -23,6 +23,7 @@ from fencepost.cli.output import Column, fields, hint, iso, table, write_json
 from fencepost.cli.targets import opened
 from fencepost.errors import InvalidTransition
 from fencepost.job import Job, State, Trigger
+from fencepost.store.batches import MOST_LISTED
 from fencepost.store.figures import lag_seconds
 from fencepost.store.rows import instant
 
@@ -55,7 +56,7 @@ def list_occurrences(
     until: Annotated[
         str | None, typer.Option("--until", metavar="INSTANT", help="Only for this instant and earlier; ISO 8601.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="How many at most.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=MOST_LISTED, help="How many at most.")] = 50,
     before: Annotated[
         str | None, typer.Option("--before", metavar="ID", help="Only earlier ones: the next page.")
     ] = None,

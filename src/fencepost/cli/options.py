@@ -12,7 +12,17 @@ import typer
 from fencepost.errors import ConfigurationError
 from fencepost.timing import parse_duration
 
-__all__ = ["AppArgument", "AppOption", "JsonOption", "UrlOption", "age", "duration", "instant_of", "object_of"]
+__all__ = [
+    "AppArgument",
+    "AppOption",
+    "JsonOption",
+    "UrlOption",
+    "age",
+    "duration",
+    "instant_of",
+    "labels_of",
+    "object_of",
+]
 
 _PLAIN = re.compile(r"\d+(?:\.\d+)?")
 
@@ -60,6 +70,20 @@ def object_of(text: str | None, name: str) -> dict[str, Any] | None:
     if not isinstance(value, dict):
         raise typer.BadParameter(f"{name} is a JSON object of the handler's arguments by name: '{{\"user_id\": 7}}'")
     return value
+
+
+def labels_of(pairs: list[str] | None) -> dict[str, str] | None:
+    """Labels, each written as NAME=VALUE."""
+    if not pairs:
+        return None
+    labels: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"--label: {pair!r} is no label. Write NAME=VALUE: --label gpu=a100")
+        if labels.setdefault(name, value) != value:
+            raise typer.BadParameter(f"--label: {name} is given twice, as {labels[name]} and as {value}")
+    return labels
 
 
 UrlOption = Annotated[

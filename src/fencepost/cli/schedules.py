@@ -11,13 +11,14 @@ import typer
 
 from fencepost.app import App
 from fencepost.cli.jobs import NOT_LISTED, as_dict, state_style, without
-from fencepost.cli.options import AppOption, JsonOption, UrlOption, duration, instant_of, object_of
+from fencepost.cli.options import AppOption, JsonOption, UrlOption, duration, instant_of, labels_of, object_of
 from fencepost.cli.output import Column, count, fields, hint, iso, line, since, span, table, write_json
 from fencepost.cli.targets import opened
 from fencepost.errors import ConfigurationError
 from fencepost.job import OnMiss, Priority
 from fencepost.schedule import Misfire, Overlap, Schedule
 from fencepost.store import ScheduleFigures
+from fencepost.store.batches import MOST_LISTED
 from fencepost.store.rows import instant
 
 __all__ = ["schedules"]
@@ -122,7 +123,7 @@ def next_instants(
         typer.Option("--after", metavar="INSTANT", help="Start from here instead of now; ISO 8601 with an offset."),
     ] = None,
     number: Annotated[
-        int, typer.Option("--count", metavar="N", min=1, max=1000, help="How many instants at most.")
+        int, typer.Option("--count", metavar="N", min=1, max=MOST_LISTED, help="How many instants at most.")
     ] = 10,
     url: UrlOption = None,
     app: AppOption = None,
@@ -223,6 +224,10 @@ def set_schedule(
     priority: Annotated[
         Priority | None, typer.Option("--priority", metavar="WORD", help=f"Of its jobs: {', '.join(Priority)}.")
     ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option("--label", metavar="NAME=VALUE", help="What the worker of its jobs must have; may be repeated."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make a schedule, or change it.
@@ -235,6 +240,7 @@ def set_schedule(
     Example:
       fencepost schedules set nightly tasks.rollup --app tasks:app --cron '15 2 * * *' --timezone Asia/Kolkata
     """
+    of_its_jobs: dict[str, Any] = {"queue": queue, "priority": priority, "labels": labels_of(label)}
     asked: dict[str, Any] = {
         "every": every,
         "at": instant_of(at, "--at"),
@@ -252,7 +258,7 @@ def set_schedule(
         "max_runs": max_runs,
         "version": version,
         "arguments": object_of(arguments, "--args"),
-        "options": {word: value for word, value in (("queue", queue), ("priority", priority)) if value is not None},
+        "options": {word: value for word, value in of_its_jobs.items() if value is not None},
     }
     given = {word: value for word, value in asked.items() if value is not None}
     with _app_of(app, "The kind and its arguments are checked by the app that registers it") as target:
@@ -521,6 +527,7 @@ def _described(schedule: Schedule, figures: ScheduleFigures | None, now: datetim
         ("name", schedule.name),
         ("kind", schedule.kind),
         ("queue", schedule.queue),
+        ("labels", ", ".join(f"{name}={value}" for name, value in schedule.labels.items())),
         ("fires", _when(schedule)),
         ("zone", schedule.timezone),
         ("next", _at(schedule.next_fire_at, now)),

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 
 from fencepost.cli.logs import LogFormat, LogLevel, configure
-from fencepost.cli.options import AppArgument, duration
+from fencepost.cli.options import AppArgument, duration, labels_of
 from fencepost.cli.output import console
 from fencepost.cli.status import LiveLine, summary
 from fencepost.cli.targets import load_app
@@ -77,6 +77,14 @@ def worker(
             help="How often an idle worker asks.",
         ),
     ] = DEFAULT_POLL_SECONDS,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label",
+            metavar="NAME=VALUE",
+            help="What this worker has; may be repeated. Jobs that need other labels are left to other workers.",
+        ),
+    ] = None,
     burst: Annotated[bool, typer.Option("--burst", help="End when nothing is left that could run now.")] = False,
     log_format: Annotated[
         LogFormat, typer.Option("--log-format", metavar="text|json", help="json: one object per line, for machines.")
@@ -112,6 +120,7 @@ def worker(
         grace=grace,
         poll=poll,
         burst=burst,
+        labels=labels_of(label),
     )
     out = console(on_stderr=True)
     configure(log_format, max(log_level, LogLevel.WARNING, key=list(LogLevel).index) if quiet else log_level, out)

@@ -53,6 +53,7 @@ def list_workers(url: UrlOption = None, app: AppOption = None, as_json: JsonOpti
             Column("SEEN"),
             Column("STARTED", yields=3),
             Column("QUEUES", least=8, yields=1),
+            Column("LABELS", least=8, yields=1),
             Column("KINDS", least=16, yields=2),
         ],
         [
@@ -64,6 +65,7 @@ def list_workers(url: UrlOption = None, app: AppOption = None, as_json: JsonOpti
                 since(worker.seen_at, now),
                 since(worker.started_at, now),
                 "all" if worker.queues is None else ", ".join(worker.queues),
+                ", ".join(f"{name}={value}" for name, value in sorted(worker.labels.items())),
                 ", ".join(worker.kinds),
             )
             for worker, answer in zip(found, alive, strict=True)

@@ -9,6 +9,7 @@ from sqlalchemy import exc
 
 from fencepost.job import Micros
 from fencepost.store import Pass, PassReport, Store
+from fencepost.store.batches import PASS_BATCH, SCHEDULE_BATCH
 
 __all__ = [
     "LOOK_SECONDS",
@@ -20,8 +21,6 @@ __all__ = [
     "seconds_until_wake",
 ]
 
-_BATCH = 500
-_SCHEDULES = 100
 LOOK_SECONDS = 0.5
 """How long a planner sleeps at most: another process may enqueue something that is due before what we know of."""
 _MOST_TURN_PASSES = 10  # then the other passes have their turn too
@@ -80,8 +79,8 @@ def housekeep(
         LeadershipLost: the store's lead does not hold any more.
     """
     passes: list[tuple[Pass, Callable[[], int], int]] = [
-        (Pass.MATERIALISE, lambda: store.materialise_due(batch=_SCHEDULES), _SCHEDULES),
-        (Pass.PROMOTE, lambda: store.promote_due(batch=_BATCH), _BATCH),
+        (Pass.MATERIALISE, lambda: store.materialise_due(batch=SCHEDULE_BATCH), SCHEDULE_BATCH),
+        (Pass.PROMOTE, lambda: store.promote_due(batch=PASS_BATCH), PASS_BATCH),
         (Pass.TOKENS, store.wake_due, 0),
         (Pass.TURNS, lambda: _give_turns(store, before_each), 0),
     ]
@@ -89,7 +88,7 @@ def housekeep(
         store.learn_queues()
         passes += [
             (Pass.PERMITS, store.wake_freed, 0),
-            (Pass.RECLAIM, lambda: store.reclaim_expired(batch=_BATCH), _BATCH),
+            (Pass.RECLAIM, lambda: store.reclaim_expired(batch=PASS_BATCH), PASS_BATCH),
         ]
     total = 0
     refused: exc.SQLAlchemyError | None = None
@@ -109,7 +108,7 @@ def housekeep(
 
 def promote(store: Store) -> int:
     """The promotion pass alone. Returns how many jobs became ready."""
-    return _until_done(lambda: store.promote_due(batch=_BATCH), _BATCH, lambda: None)
+    return _until_done(lambda: store.promote_due(batch=PASS_BATCH), PASS_BATCH, lambda: None)
 
 
 def _give_turns(store: Store, before_each: Callable[[], None]) -> int:
@@ -119,7 +118,7 @@ def _give_turns(store: Store, before_each: Callable[[], None]) -> int:
         if not store.turns_wait:
             break
         before_each()
-        given = store.give_turns(batch=_BATCH)
+        given = store.give_turns(batch=PASS_BATCH)
         total += given
         if not given:
             break

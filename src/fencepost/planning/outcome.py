@@ -2,7 +2,6 @@
 
 | outcome    | attempts left    | becomes                                          | attempts | error   |
 | ---------- | ---------------- | ------------------------------------------------ | -------- | ------- |
-| complete   | any              | succeeded                                        | kept     | kept    |
 | retry      | some             | scheduled, or ready if the delay is 0            | kept     | written |
 | retry      | none             | failed: attempts_exhausted (or the reason given) | kept     | written |
 | reclaim    | some             | ready, reason lease_expired                      | kept     | written |
@@ -13,6 +12,9 @@
 | abandon    | any              | failed                                           | kept     | written |
 | cancel     | any              | cancelled                                        | kept     | written |
 | skip       | any              | skipped                                          | kept     | kept    |
+
+Success is not in it, since it depends on nothing: whatever the attempt, its job has succeeded, with attempts and error
+kept. `store.settle` alone says so, in one statement for many.
 
 An attempt whose fixed start lies ahead, or was given back before its handler began, has not been tried: a release, or a
 reclaim before the start, leaves its job as it was before the claim.
@@ -130,7 +132,6 @@ class Change:
     wake_at: Micros | None = None
     run_at: Micros | None = None
     finished_at: Micros | None = None
-    result: str | None = None
     last_error: str | None = None
     clears_error: bool = False
     history: str | None = None
@@ -173,7 +174,7 @@ def next_state(
 
     Args:
         ended: the attempt.
-        outcome: how it ended.
+        outcome: how it ended; any but `complete`.
         now: the database's clock.
         worker: who held the lease, for the history.
         draw: jitter in [0, 1) for the backoff.
@@ -183,6 +184,7 @@ def next_state(
     if cancel_requested and outcome.is_returning and not is_spent:
         outcome = Outcome(Verb.CANCEL, error=outcome.error, reason=Reason.CANCELLED)
     verb, attempts = outcome.verb, ended.attempt
+    assert verb is not Verb.COMPLETE, "success depends on nothing: store.settle writes it"
 
     def recorded(reason: Reason) -> str:
         return append_history(ended.history, attempts, now, reason, worker, outcome.error)
@@ -209,8 +211,6 @@ def next_state(
         if verb in (Verb.RELEASE, Verb.RECLAIM) and not has_begun:
             return awaiting(ended.start)
     match verb:
-        case Verb.COMPLETE:
-            return Change(State.SUCCEEDED, None, attempts, finished_at=now, result=outcome.result)
         case Verb.ABANDON:
             return final(State.FAILED, outcome.reason or Reason.ABANDONED)
         case Verb.CANCEL:

@@ -20,6 +20,7 @@ from fencepost.codec import ResultCodec
 from fencepost.errors import ConfigurationError, FencepostError
 from fencepost.ids import new_id
 from fencepost.job import DEFAULT_LEASE_SECONDS, Claim, EnqueueResult, Job, Lease, Micros, NewJob, Reason
+from fencepost.labels import NO_LABELS, LabelSet, check_labels
 from fencepost.planning.fixed_start import StartFigures
 from fencepost.planning.outcome import Outcome, Verb
 from fencepost.planning.retention import Final, Rules
@@ -40,6 +41,7 @@ from fencepost.store import (
     workers,
 )
 from fencepost.store.admission import wake_line
+from fencepost.store.batches import BUCKET_BATCH, ENQUEUE_BATCH, GATE_BATCH, PASS_BATCH, PRUNE_BATCH, SCHEDULE_BATCH
 from fencepost.store.claim import claim, ready_lines
 from fencepost.store.database import Clock, Database
 from fencepost.store.demands import Gate
@@ -50,10 +52,12 @@ from fencepost.store.leases import Heartbeat
 from fencepost.store.limits import Limit
 from fencepost.store.listing import QueueCounts
 from fencepost.store.promote import is_due, next_wake, promote_due
+from fencepost.store.repetition import stand_as_settled
 from fencepost.store.settle import settle
 from fencepost.store.starts import start_figures
+from fencepost.store.tables import NAME_CHARS
 from fencepost.store.waiting import waiting_lines
-from fencepost.store.workers import Worker
+from fencepost.store.workers import WorkerRecord
 from fencepost.timing import micros
 
 __all__ = [
@@ -71,21 +75,14 @@ __all__ = [
     "QueueCounts",
     "ScheduleFigures",
     "Store",
-    "Worker",
+    "WorkerRecord",
 ]
 
 logger = logging.getLogger("fencepost.store")
 
 T = TypeVar("T")
 
-_BATCH_ROWS = 1000
-_OWNER_CHARS = 200
 _RESULT = ResultCodec(Any, "complete")
-_PRUNE_BATCH = 1000
-_PASS_BATCH = 500
-_SCHEDULE_BATCH = 100
-_BUCKET_BATCH = 100
-_GATE_BATCH = 50
 
 DEFAULT_LEADER_LEASE_SECONDS = 5.0  # renewed at every third of it: two renewals may fail
 
@@ -256,6 +253,7 @@ class Store:
         queues: Collection[str] | None = None,
         limit: int = 1,
         lease: float | timedelta = DEFAULT_LEASE_SECONDS,
+        labels: Mapping[str, str] | None = None,
     ) -> list[Claim]:
         """Claim up to `limit` ready jobs, best rank first.
 
@@ -265,6 +263,7 @@ class Store:
             queues: where to look; None: all queues.
             limit: how many at most.
             lease: seconds (or timedelta) until the jobs come back unless a heartbeat renews them; default 30.
+            labels: what you have, `{"gpu": "a100"}`; jobs that need others are left alone. None: nothing.
 
         Raises:
             ConfigurationError: an argument that cannot be.
@@ -272,8 +271,8 @@ class Store:
         """
         if isinstance(kinds, str) or isinstance(queues, str):
             raise ConfigurationError("kinds and queues are collections of names, not one name: kinds=['mail']")
-        if not owner or len(owner) > _OWNER_CHARS:
-            raise ConfigurationError(f"owner is a name of 1 to {_OWNER_CHARS} characters, not {owner!r}")
+        if not owner or len(owner) > NAME_CHARS:
+            raise ConfigurationError(f"owner is a name of 1 to {NAME_CHARS} characters, not {owner!r}")
         if not kinds or limit < 1:
             return []
         self.ensure_schema()
@@ -284,6 +283,7 @@ class Store:
             queues=None if queues is None else frozenset(queues),
             limit=limit,
             lease=micros(lease, "lease"),
+            labels=_label_set(labels),
         )
 
     def heartbeat(
@@ -331,13 +331,29 @@ class Store:
 
     # Settle
 
-    def settle(self, settlements: Sequence[tuple[Claim, Outcome]]) -> list[bool]:
-        """End or return attempts in one transaction. For each, whether its lease held; if not, nothing was written."""
+    def settle(self, settlements: Sequence[tuple[Claim, Outcome]], *, is_repetition: bool = False) -> list[bool]:
+        """End or return attempts in one transaction. For each, whether its lease held; if not, nothing was written.
+
+        Args:
+            settlements: attempts and what became of them.
+            is_repetition: whether this very call was made before and raised, so that it may have been written, and
+                only the answer lost: a job that stands as it would have left it then counts as settled by it.
+        """
         if not settlements:
             return []
+        may_be_ours = [is_repetition] * len(settlements)
 
         def work(conn: Connection) -> list[bool]:
-            return settle(self.database.dialect, conn, settlements, self.database.now_and_pin(conn))
+            now = self.database.now_and_pin(conn)
+            held = settle(self.database.dialect, conn, settlements, now)
+            doubtful = [place for place, answer in enumerate(held) if may_be_ours[place] and not answer]
+            for place, answer in enumerate(held):
+                may_be_ours[place] |= answer  # if this run's commit loses its answer
+            if doubtful:
+                standing = stand_as_settled(conn, [settlements[place] for place in doubtful], now)
+                for place, stands in zip(doubtful, standing, strict=True):
+                    held[place] = stands
+            return held
 
         return self._write(work)
 
@@ -381,7 +397,7 @@ class Store:
 
     # Housekeeping
 
-    def promote_due(self, *, batch: int = _PASS_BATCH) -> int:
+    def promote_due(self, *, batch: int = PASS_BATCH) -> int:
         """Make due jobs ready, and give the next turns in fair queues.
 
         Returns:
@@ -392,7 +408,7 @@ class Store:
             moved = self._write(lambda conn: promote_due(self.database, conn, batch=batch))
         return moved + self.give_turns(batch=batch)
 
-    def give_turns(self, *, batch: int = _PASS_BATCH) -> int:
+    def give_turns(self, *, batch: int = PASS_BATCH) -> int:
         """Make the jobs of fair queues ready whose tenants' turn it is, at most `batch` a queue. Returns how many."""
         given, backlogged = 0, False
         if self._read(turns.has_waiting):
@@ -417,13 +433,13 @@ class Store:
         """The earliest instant at which a job becomes due, or None."""
         return self._read(next_wake)
 
-    def reclaim_expired(self, *, batch: int = _PASS_BATCH) -> int:
+    def reclaim_expired(self, *, batch: int = PASS_BATCH) -> int:
         """Take back leases that ran out. Returns how many; call again while it returns `batch`."""
         if self._looks_first and not self._read(lambda conn: leases.has_expired(self.database, conn)):
             return 0
         return self._write(lambda conn: leases.reclaim_expired(self.database, conn, batch=batch))
 
-    def wake_due(self, *, batch: int = _BUCKET_BATCH) -> int:
+    def wake_due(self, *, batch: int = BUCKET_BATCH) -> int:
         """Wake those who wait at buckets whose tokens have come. Returns how many; see also `Database.on_due`."""
 
         def look(conn: Connection) -> tuple[Micros | None, Micros]:
@@ -444,7 +460,7 @@ class Store:
         """The earliest instant at which somebody is to be woken who waits for tokens, or None."""
         return self._read(limits.next_due)
 
-    def wake_freed(self, *, batch: int = _GATE_BATCH) -> int:
+    def wake_freed(self, *, batch: int = GATE_BATCH) -> int:
         """Wake jobs that wait for something that is free: what a release does at once, made good if it was not.
 
         A call looks at some of the gates at which jobs wait, the next one at those after them.
@@ -471,7 +487,7 @@ class Store:
         """What is declared, by kind and name."""
         return self._read(lambda conn: limits.list_limits(self.database, conn))
 
-    def prune(self, older_than: float | timedelta, *, batch: int = _PRUNE_BATCH) -> int:
+    def prune(self, older_than: float | timedelta, *, batch: int = PRUNE_BATCH) -> int:
         """Delete final jobs that ended more than `older_than` (seconds or timedelta) ago, a batch a transaction.
 
         Returns:
@@ -489,7 +505,7 @@ class Store:
             pass
         return total
 
-    def final_jobs(self, before: retention.Place, *, batch: int = _PRUNE_BATCH) -> list[Final]:
+    def final_jobs(self, before: retention.Place, *, batch: int = PRUNE_BATCH) -> list[Final]:
         """Up to `batch` final jobs that ended before a place (instant and id), the newest first."""
         return self._read(lambda conn: retention.final_jobs(conn, before, batch=batch))
 
@@ -507,10 +523,12 @@ class Store:
         """What is kept of final jobs, by queue and state."""
         return self._read(retention.retention_rules)
 
-    def has_ready(self, kinds: Collection[str], queues: Collection[str] | None) -> bool:
-        """Whether a claim of these kinds in these queues (None: all) would find something."""
-        wanted = None if queues is None else frozenset(queues)
-        return bool(self._read(lambda conn: ready_lines(self.database, conn, frozenset(kinds), wanted)))
+    def has_ready(
+        self, kinds: Collection[str], queues: Collection[str] | None, labels: Mapping[str, str] | None = None
+    ) -> bool:
+        """Whether a claim of these kinds in these queues (None: all) with these labels would find something."""
+        wanted, has = None if queues is None else frozenset(queues), _label_set(labels)
+        return bool(self._read(lambda conn: ready_lines(self.database, conn, frozenset(kinds), wanted, has)))
 
     # Leadership
 
@@ -529,8 +547,8 @@ class Store:
             ConfigurationError: an argument that cannot be.
             StoreUnavailable: the database could not be asked.
         """
-        if not holder or len(holder) > _OWNER_CHARS:
-            raise ConfigurationError(f"holder is a name of 1 to {_OWNER_CHARS} characters, not {holder!r}")
+        if not holder or len(holder) > NAME_CHARS:
+            raise ConfigurationError(f"holder is a name of 1 to {NAME_CHARS} characters, not {holder!r}")
         span = micros(lease, "lease")
         if not self._read(lambda conn: leader.is_open_to(self.database, conn, holder)):
             return None
@@ -591,7 +609,7 @@ class Store:
         """Remove a schedule and its cursor; its occurrences stay."""
         self._write(lambda conn: schedules.delete_schedule(conn, name))
 
-    def delete_occurrences(self, name: str, *, keep: int, batch: int = _PRUNE_BATCH) -> int:
+    def delete_occurrences(self, name: str, *, keep: int, batch: int = PRUNE_BATCH) -> int:
         """Delete a schedule's final occurrences beyond the newest `keep`, a batch a transaction. Returns how many."""
         total = 0
         while True:
@@ -618,7 +636,7 @@ class Store:
         ids: dict[Micros, str] = {}
         return self._write(lambda conn: schedules.backfill(self.database, conn, name, first, last, ids))
 
-    def materialise_due(self, *, batch: int = _SCHEDULE_BATCH) -> int:
+    def materialise_due(self, *, batch: int = SCHEDULE_BATCH) -> int:
         """Plan the schedules whose cursor has come, one transaction a schedule.
 
         Returns:
@@ -715,7 +733,7 @@ class Store:
         age = micros(older_than, "older_than")
         return self._write(lambda conn: workers.forget_silent_workers(conn, self.database.now(conn) - age))
 
-    def list_workers(self) -> list[Worker]:
+    def list_workers(self) -> list[WorkerRecord]:
         """All recorded workers."""
         return self._read(workers.list_workers)
 
@@ -729,11 +747,15 @@ class Store:
         self.database.close()
 
 
+def _label_set(labels: Mapping[str, str] | None) -> LabelSet:
+    return frozenset(check_labels(labels).items()) if labels is not None else NO_LABELS
+
+
 def _batches(new: Sequence[NewJob], most_bytes: int) -> Iterable[Sequence[NewJob]]:
     start, size = 0, 0
     for place, job in enumerate(new):
         length = len(job.arguments)
-        if place > start and (place - start >= _BATCH_ROWS or size + length > most_bytes):
+        if place > start and (place - start >= ENQUEUE_BATCH or size + length > most_bytes):
             yield new[start:place]
             start, size = place, 0
         size += length

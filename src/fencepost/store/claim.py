@@ -3,8 +3,8 @@
 A worker asks in two steps, in one transaction:
 
 1. Which lines hold ready jobs? One loose scan of the `ready` index that touches each line once, whatever the
-   number of jobs in it. Lines of kinds the worker does not know, and of paused queues, fall away here: the
-   100,000 jobs in such a line are never read.
+   number of jobs in it. Lines of kinds the worker does not know, of labels it has not, and of paused queues fall
+   away here: the 100,000 jobs in such a line are never read.
 2. From each line that is left, take the best-ranked jobs: one range scan of the same index, passing over rows
    that other workers are claiming at this moment. With several lines, a look at their ranks first says how many
    each gives.
@@ -39,6 +39,7 @@ from sqlalchemy.engine import Connection
 
 from fencepost.errors import StoreUnavailable
 from fencepost.job import Claim, Hold, Micros, Reason, State
+from fencepost.labels import NO_LABELS, LabelSet, label_set
 from fencepost.planning.fixed_start import is_kept, outcome_of_miss, start_note
 from fencepost.planning.outcome import Outcome, Verb, append_history
 from fencepost.store.admission import admit
@@ -46,11 +47,12 @@ from fencepost.store.database import Database
 from fencepost.store.dialects.base import compiled_sql, driver_rows
 from fencepost.store.rows import CLAIM_COLUMNS, UNREADABLE, claim_from_row
 from fencepost.store.settle import settle, undecodable
-from fencepost.store.tables import ONE, jobs, line_numbers_of, queues, word
+from fencepost.store.tables import ONE, jobs, line_numbers_of, line_of_row, queues, word
 
-__all__ = ["claim", "lines_of", "ready_lines"]
+__all__ = ["Line", "all_ready_lines", "claim", "lines_of", "ready_lines"]
 
 _MOST_LINES_AT_ONCE = 100  # SQLite takes at most 500 terms in a compound SELECT
+_MOST_LINES_KEPT = 10_000
 
 _TOKEN = CLAIM_COLUMNS.index("lease_token")
 _OPTIONS = CLAIM_COLUMNS.index("options")
@@ -61,10 +63,21 @@ _LIMITS = CLAIM_COLUMNS.index("limits")
 _MOST_REFUSED = 1000  # in one call, where it finds nothing else: some tenths of a second
 
 
-class _Line(NamedTuple):
+class Line(NamedTuple):
+    """Where jobs of one kind and of equal needs wait in one queue.
+
+    Attributes:
+        number: `line_of` the rest.
+        queue, kind: theirs.
+        labels: what they need of a worker, as it is stored.
+        needs: the same as pairs; None: it cannot be read, so that no worker has it.
+    """
+
     number: int
     queue: str
     kind: str
+    labels: str | None = None
+    needs: LabelSet | None = NO_LABELS
 
 
 def _present_lines() -> Select[Any]:
@@ -79,7 +92,8 @@ def _present_lines() -> Select[Any]:
 
 
 _PRESENT_LINES = _present_lines()
-_LINE_MEMBER = select(jobs.c.queue, jobs.c.kind).where(jobs.c.line == bindparam("line")).limit(1)
+_STANDING = ("queue", "kind", "labels", "permit_key", "limits")
+_LINE_MEMBER = select(*(jobs.c[name] for name in _STANDING)).where(jobs.c.line == bindparam("line")).limit(1)
 _PAUSED = select(queues.c.name).where(queues.c.paused_at.is_not(None))
 
 
@@ -173,6 +187,7 @@ def claim(
     queues: frozenset[str] | None,
     limit: int,
     lease: Micros,
+    labels: LabelSet = NO_LABELS,
 ) -> list[Claim]:
     """Claim up to `limit` ready jobs of `kinds`, in rank order, for `lease` microseconds.
 
@@ -188,6 +203,7 @@ def claim(
         queues: where to look; None: everywhere.
         limit: how many at most.
         lease: how long the leases last.
+        labels: what the owner has; jobs that need others are left alone.
     """
     if not kinds or limit < 1:
         return []
@@ -198,8 +214,8 @@ def claim(
     left_out: frozenset[int] = frozenset()
     # Retired, quarantined and refused jobs leave room in the batch, so ask again.
     while len(claims) < limit:
-        batch = _claim_batch(database, owner, kinds, queues, limit - len(claims), lease, left_out)
-        runnable, retired = _sorted_out(batch, owner)
+        batch = _claim_batch(database, owner, kinds, queues, limit - len(claims), lease, left_out, labels)
+        runnable, retired = _sorted_out(batch, owner, labels)
         claims += runnable
         refused += batch.refused
         left_out |= batch.lines_with_refused
@@ -236,11 +252,12 @@ def _claim_batch(
     limit: int,
     lease: Micros,
     left_out: frozenset[int],
+    labels: LabelSet,
 ) -> _Batch:
     """One transaction: the clock, the claimed rows in rank order, and what those need that stand under limits."""
-    seen: list[_Line] | None = None
+    seen: list[Line] | None = None
     if database.dialect.looks_first:
-        seen = database.read(lambda conn: ready_lines(database, conn, kinds, queues, left_out))
+        seen = database.read(lambda conn: ready_lines(database, conn, kinds, queues, labels, left_out))
         if not seen:
             return _Batch(0, (), {}, 0)
     dues: list[Micros] = []
@@ -248,7 +265,7 @@ def _claim_batch(
     def work(conn: Connection) -> _Batch:
         dues.clear()
         now = database.now_and_pin(conn)
-        lines = ready_lines(database, conn, kinds, queues, left_out) if seen is None else seen
+        lines = ready_lines(database, conn, kinds, queues, labels, left_out) if seen is None else seen
         rows: list[Sequence[Any]] = []
         origins: list[tuple[int, Sequence[Sequence[Any]]]] = []
         for line, quota in _quotas(conn, lines, limit):
@@ -327,19 +344,28 @@ def ready_lines(
     conn: Connection,
     kinds: frozenset[str],
     queues: frozenset[str] | None,
+    labels: LabelSet = NO_LABELS,
     left_out: frozenset[int] = frozenset(),
-) -> list[_Line]:
-    """The lines that hold ready jobs of `kinds` in `queues` that are not paused, without those that are left out."""
+) -> list[Line]:
+    """The lines that hold ready jobs of `kinds`, needing no more than `labels`, in `queues` that are not paused.
+
+    Without those that are left out.
+    """
     present = _look_for_lines(database, conn)
     if left_out:
         present = [number for number in present if number not in left_out]
     if not present:
         return []
     found = []
-    known = None if queues is None else _known_lines(kinds, queues)
+    known = {} if queues is None else _known_lines(kinds, queues)
+    # Without labels a worker of named queues knows the numbers of all lines that it may serve. With labels, or serving
+    # all queues, it asks a number that it has not met yet who stands there: once, for as long as it lives.
+    asks = queues is None or bool(labels)
     for number in present:
-        line = _line_by_number(database, conn, number) if known is None else known.get(number)
-        if line is not None and line.kind in kinds:
+        line = known.get(number) or (_line_by_number(database, conn, number) if asks else None)
+        if line is None or line.kind not in kinds or (queues is not None and line.queue not in queues):
+            continue
+        if line.needs is not None and line.needs <= labels:
             found.append(line)
     if not found:
         return []
@@ -347,10 +373,15 @@ def ready_lines(
     return [line for line in found if line.queue not in paused]
 
 
-def lines_of(database: Database, conn: Connection, queue: str) -> list[_Line]:
+def all_ready_lines(database: Database, conn: Connection) -> list[Line]:
+    """Every line that holds ready jobs, in paused queues too: a step a line, whatever the number of jobs in it."""
+    lines = (_line_by_number(database, conn, number) for number in _look_for_lines(database, conn))
+    return [line for line in lines if line is not None]
+
+
+def lines_of(database: Database, conn: Connection, queue: str) -> list[Line]:
     """The lines of a queue that hold ready jobs, of whatever kind, paused or not."""
-    found = (_line_by_number(database, conn, number) for number in _look_for_lines(database, conn))
-    return [line for line in found if line is not None and line.queue == queue]
+    return [line for line in all_ready_lines(database, conn) if line.queue == queue]
 
 
 def _look_for_lines(database: Database, conn: Connection) -> list[int]:
@@ -379,26 +410,34 @@ def _lines_after(lines: int) -> CompoundSelect[Any]:
 
 
 @lru_cache(maxsize=64)
-def _known_lines(kinds: frozenset[str], queues: frozenset[str]) -> dict[int, _Line]:
+def _known_lines(kinds: frozenset[str], queues: frozenset[str]) -> dict[int, Line]:
     return {
-        number: _Line(number, queue, kind)
+        number: Line(number, queue, kind)
         for queue in queues
         for kind in kinds
         for number in line_numbers_of(queue, kind)
     }
 
 
-def _line_by_number(database: Database, conn: Connection, number: int) -> _Line | None:
-    line = database.lines.get(number)
+def _line_by_number(database: Database, conn: Connection, number: int) -> Line | None:
+    line: Line | None = database.lines.get(number)
     if line is None:
         member = conn.execute(_LINE_MEMBER, {"line": number}).first()
         if member is None:  # its last job was claimed since we saw it
             return None
-        line = database.lines[number] = _Line(number, member.queue, member.kind)
+        labels = member.labels
+        if line_of_row(member) != number:  # that one stands in the wrong line; a claim sends it to its own
+            labels = None
+            if number not in line_numbers_of(member.queue, member.kind):
+                return None
+        line = Line(number, member.queue, member.kind, labels, label_set(labels))
+        if len(database.lines) >= _MOST_LINES_KEPT:
+            database.lines.clear()
+        database.lines[number] = line
     return line
 
 
-def _quotas(conn: Connection, lines: Sequence[_Line], limit: int) -> list[tuple[_Line, int]]:
+def _quotas(conn: Connection, lines: Sequence[Line], limit: int) -> list[tuple[Line, int]]:
     """How many of the best `limit` jobs stand in each line."""
     if len(lines) <= 1:
         return [(line, limit) for line in lines]
@@ -425,7 +464,7 @@ def _peek(lines: int) -> Select[Any]:
 
 
 def _take(
-    database: Database, conn: Connection, line: _Line, quota: int, owner: str, now: Micros, until: Micros
+    database: Database, conn: Connection, line: Line, quota: int, owner: str, now: Micros, until: Micros
 ) -> Sequence[Sequence[Any]]:
     """Claim up to `quota` jobs of one line. Rows: the rank, then CLAIM_COLUMNS as they stand after the claim."""
     where = {"line": line.number, "queue": line.queue, "kind": line.kind, "quota": quota}
@@ -448,7 +487,7 @@ def _take(
     return [row for row, is_held in zip(picked, held, strict=True) if is_held]
 
 
-def _sorted_out(batch: _Batch, owner: str) -> tuple[list[Claim], list[tuple[Claim, Outcome]]]:
+def _sorted_out(batch: _Batch, owner: str, labels: LabelSet) -> tuple[list[Claim], list[tuple[Claim, Outcome]]]:
     """The claims that can run, and the settlements of those that cannot."""
     runnable: list[Claim] = []
     retired: list[tuple[Claim, Outcome]] = []
@@ -464,7 +503,15 @@ def _sorted_out(batch: _Batch, owner: str) -> tuple[list[Claim], list[tuple[Clai
             retired.append((claimed, Outcome(Verb.SKIP, reason=Reason.EXPIRED)))
         elif missed is not None:
             retired.append((claimed, missed))
+        elif claimed.labels is not None and not _has(labels, claimed.labels):
+            # A version that knows nothing of labels made it ready, in the line of those without. Back to its own.
+            retired.append((claimed, Outcome(Verb.RELEASE)))
         else:
             claimed.fencing_token = batch.fencing_tokens.get(claimed.id)
             runnable.append(claimed)
     return runnable, retired
+
+
+def _has(labels: LabelSet, stored: str) -> bool:
+    needs = label_set(stored)
+    return needs is not None and needs <= labels

@@ -15,7 +15,7 @@ from fencepost.planning.rank import rank
 from fencepost.store.database import Database
 from fencepost.store.permits import release_cancelled
 from fencepost.store.rows import UNREADABLE, fixed_start
-from fencepost.store.tables import gate_of, jobs, line_of, live_key_of, queues
+from fencepost.store.tables import jobs, line_of_row, live_key_of, queues
 
 __all__ = ["cancel_job", "paused_queues", "retry_job", "set_paused"]
 
@@ -25,6 +25,12 @@ _SEQUENCE = select(jobs.c.permit_key).where(
     jobs.c.id == bindparam("job"), jobs.c.permit_policy == BusyPolicy.QUEUE_ON_SUCCESS.value
 )
 _RETRIABLE = [State.FAILED, State.CANCELLED, State.SKIPPED]
+
+
+_RETRIED = (
+    *("state", "kind", "queue", "labels", "priority", "dedup_key", "permit_key", "limits"),
+    *("created_at", "options"),
+)
 
 
 def cancel_job(database: Database, conn: Connection, job_id: str) -> bool:
@@ -97,12 +103,7 @@ def retry_job(database: Database, conn: Connection, job_id: str) -> EnqueueResul
         InvalidTransition: it succeeded, or is live.
     """
     now = database.now(conn)
-    row = conn.execute(
-        select(
-            *(jobs.c[name] for name in ("state", "kind", "queue", "priority", "dedup_key", "permit_key", "limits")),
-            *(jobs.c[name] for name in ("created_at", "options")),
-        ).where(jobs.c.id == job_id)
-    ).first()
+    row = conn.execute(select(*(jobs.c[name] for name in _RETRIED)).where(jobs.c.id == job_id)).first()
     if row is None:
         raise JobNotFound(f"No job {job_id}. It may have been pruned.")
     if row.state not in _RETRIABLE:
@@ -126,14 +127,13 @@ def retry_job(database: Database, conn: Connection, job_id: str) -> EnqueueResul
     else:
         run_at = max(now, row.created_at + 1)  # due later than it was made, so the start that has passed is none
         state, new_rank, wake_at = State.READY, rank(priority, now), None
-    line = line_of(row.queue, row.kind, gate=gate_of(row.permit_key, row.limits))
     again = (
         update(jobs)
         .where(jobs.c.id == job_id, jobs.c.state == row.state)
         .values(
             state=state.value,
             reason=null(),
-            line=None if new_rank is None else line,
+            line=None if new_rank is None else line_of_row(row),
             rank=new_rank,
             wake_at=wake_at,
             run_at=run_at,

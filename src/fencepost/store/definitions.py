@@ -8,6 +8,7 @@ from typing import Any
 
 from fencepost.errors import ConfigurationError
 from fencepost.job import Backoff, BusyPolicy, Concurrency, Micros, OnMiss, Options, Priority, Rate
+from fencepost.labels import label_set
 from fencepost.planning.cron import checked
 from fencepost.schedule import Cron, Every, Misfire, NewSchedule, Once, Overlap, Schedule, Timing
 from fencepost.store.rows import instant
@@ -17,7 +18,7 @@ __all__ = ["definition_columns", "schedule_from_row", "shown_schedule"]
 _KEPT_ELSEWHERE = ("queue", "delay", "run_at", "start_at", "deadline", "key", "hold", "on_conflict", "computed")
 """Options that belong to one job and not to a schedule, or that have columns of their own."""
 
-_KEPT_IF_GIVEN = ("concurrency", "rate", "resources")
+_KEPT_IF_GIVEN = ("concurrency", "rate", "resources", "labels")
 """Options that came later: a schedule without them keeps the digest that it had, and is not started anew."""
 
 
@@ -132,6 +133,8 @@ def _decode_options(text: str | None, queue: str) -> Options:
         _whole(options.tolerance)
     _whole(options.max_attempts)
     _whole(options.duration_hint)
+    if label_set(options.labels) is None:
+        raise ValueError(f"{options.labels!r} are no labels")
     return options
 
 
@@ -184,7 +187,15 @@ def shown_schedule(row: Any) -> Schedule:
         paused_at=instant(row.paused_at),
         paused_reason=row.paused_reason,
         declared_in=row.declared_in,
+        labels=_shown_labels(row.options),
         error=error,
         created_at=created_at,
         updated_at=updated_at,
     )
+
+
+def _shown_labels(options: str | None) -> dict[str, str]:
+    try:
+        return dict(label_set(json.loads(options or "{}").get("labels")) or ())
+    except (ValueError, TypeError, AttributeError):
+        return {}

@@ -14,7 +14,7 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import Any
 
-from fencepost.job import Concurrency, Limits, Rate
+from fencepost.job import Concurrency, JobLimits, Rate
 from fencepost.store.tables import permit_digest_of, permit_line_of
 
 __all__ = [
@@ -75,7 +75,7 @@ def stuck_line_of(digest: str) -> int:
     return permit_line_of(blake2b(f"stuck\0{digest}".encode(), digest_size=16).hexdigest())
 
 
-def demands_of(concurrency: Concurrency | None, limits: Limits | None) -> list[Demand]:
+def demands_of(concurrency: Concurrency | None, limits: JobLimits | None) -> list[Demand]:
     """All that a job asks for, in the order of the gates' digests."""
     found = []
     if concurrency is not None:
@@ -101,7 +101,7 @@ def encode_limits(rate: Rate | None, resources: Iterable[tuple[str, int]]) -> st
     return json.dumps(stored, ensure_ascii=False, separators=(",", ":"), sort_keys=True) if stored else None
 
 
-def limits_from_text(text: str | None) -> Limits | None:
+def limits_from_text(text: str | None) -> JobLimits | None:
     """The column `limits` as data.
 
     Raises:
@@ -121,7 +121,7 @@ def limits_from_text(text: str | None) -> Limits | None:
     resources = tuple(sorted(stored.get("resources", {}).items()))
     if any(not isinstance(amount, int) or amount < 1 for _, amount in resources):
         raise ValueError(f"the limits {text} hold no amounts")
-    return Limits(rate, resources)
+    return JobLimits(rate, resources)
 
 
 def row_demands(row: Any) -> list[Demand]:

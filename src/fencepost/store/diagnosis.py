@@ -8,14 +8,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from sqlalchemy import BigInteger, and_, bindparam, exc, func, select
 from sqlalchemy.engine import Connection
 
 from fencepost.errors import FencepostError
 from fencepost.job import Micros, Reason, State
+from fencepost.labels import encode_labels, label_words
 from fencepost.schedule import Schedule
 from fencepost.store import schema
+from fencepost.store.claim import Line, all_ready_lines
 from fencepost.store.control import paused_queues
 from fencepost.store.database import Database
 from fencepost.store.demands import Gate, row_demands, stuck_line_of
@@ -24,11 +27,11 @@ from fencepost.store.leader import Leader, Pass, find_leader, list_passes
 from fencepost.store.limits import count_free
 from fencepost.store.rows import instant
 from fencepost.store.schedules import list_schedules
-from fencepost.store.tables import jobs, limits, permit_line_of, word
+from fencepost.store.tables import ONE, jobs, limits, permit_line_of, word
 from fencepost.store.waiting import waiting_lines, waiting_member
-from fencepost.store.workers import Worker, list_workers
+from fencepost.store.workers import WorkerRecord, list_workers
 
-__all__ = ["Finding", "Level", "diagnose"]
+__all__ = ["Finding", "Level", "diagnose", "ready_by_line"]
 
 
 _LATE_SECONDS = 10  # any living worker's planner plans, promotes and reclaims within a second or so
@@ -38,6 +41,7 @@ _SKEW_SECONDS = 1.0
 _QUARANTINE_DAYS = 7
 _NAMED = 5
 _MOST_GATES = 1000  # at which jobs wait: two small questions each
+_MOST_COUNTED = 10_000
 _SECOND: Micros = 1_000_000
 
 
@@ -60,7 +64,7 @@ def diagnose(database: Database, *, payload_bytes: int, is_thorough: bool = Fals
         tables = _schema(database)
         findings.append(tables)
         if tables.level is Level.OK:
-            findings += database.read(lambda conn: _jobs(conn, database.now(conn)))
+            findings += database.read(lambda conn: _jobs(database, conn, database.now(conn)))
     except (FencepostError, exc.SQLAlchemyError) as error:
         return [_unreachable(database, error)]
     return findings
@@ -114,13 +118,13 @@ def _schema(database: Database) -> Finding:
     )
 
 
-def _jobs(conn: Connection, now: Micros) -> list[Finding]:
+def _jobs(database: Database, conn: Connection, now: Micros) -> list[Finding]:
     workers = list_workers(conn)
     at = instant(now)
     assert at is not None
     alive = [worker for worker in workers if worker.is_alive(at)]
     paused = paused_queues(conn)
-    waiting = _waiting(conn)
+    waiting = ready_by_line(database, conn)
     return [
         _workers(workers, alive, waiting, paused, now),
         *_unserved(alive, waiting, paused),
@@ -134,24 +138,44 @@ def _jobs(conn: Connection, now: Micros) -> list[Finding]:
     ]
 
 
-# Served by the `ready` index, which holds ready jobs alone.
-_READY = (
-    select(jobs.c.queue, jobs.c.kind, func.count())
-    .where(jobs.c.line.is_not(None), jobs.c.state == word(State.READY))
-    .group_by(jobs.c.queue, jobs.c.kind)
-    .order_by(jobs.c.queue, jobs.c.kind)
+# Served by the `ready` index alone, and bounded: whether a million or ten thousand wait, somebody should look.
+_IN_LINE = select(func.count()).select_from(
+    select(ONE)
+    .where(jobs.c.line == bindparam("line"), jobs.c.rank.is_not(None))
+    .limit(bindparam("most"))
+    .subquery("standing")
 )
 
 
-def _waiting(conn: Connection) -> dict[tuple[str, str], int]:
-    """How many jobs are ready, by queue and kind."""
-    return {(queue, kind): number for queue, kind, number in conn.execute(_READY)}
+class Ready(NamedTuple):
+    """A line, and how many jobs are ready in it; above `_MOST_COUNTED` they are not counted any further."""
+
+    line: Line
+    number: int
+
+    @property
+    def what(self) -> str:
+        needs = f" with the labels {label_words(self.line.labels)}" if self.line.labels else ""
+        return f"{_number(self.number)} of kind {self.line.kind!r} in queue {self.line.queue!r}{needs}"
+
+
+def ready_by_line(database: Database, conn: Connection) -> list[Ready]:
+    """How many jobs are ready, by line. Jobs are counted in the index; none is read."""
+    lines = sorted(all_ready_lines(database, conn), key=lambda line: (line.queue, line.kind, line.labels or ""))
+    most = _MOST_COUNTED + 1
+    counted = (Ready(line, conn.execute(_IN_LINE, {"line": line.number, "most": most}).scalar_one()) for line in lines)
+    return [entry for entry in counted if entry.number]
+
+
+def _total(waiting: Iterable[Ready]) -> int:
+    """How many jobs there are in several lines, counted no further than `_MOST_COUNTED` either."""
+    return min(sum(entry.number for entry in waiting), _MOST_COUNTED + 1)
 
 
 def _workers(
-    workers: list[Worker], alive: list[Worker], waiting: dict[tuple[str, str], int], paused: Iterable[str], now: Micros
+    workers: list[WorkerRecord], alive: list[WorkerRecord], waiting: Sequence[Ready], paused: Iterable[str], now: Micros
 ) -> Finding:
-    ready = sum(number for (queue, _), number in waiting.items() if queue not in set(paused))
+    ready = _total(entry for entry in waiting if entry.line.queue not in set(paused))
     silent = len(workers) - len(alive)
     gone = f" {_count(silent, 'worker')} stopped reporting without a word: killed, or cut off." if silent else ""
     if alive:
@@ -168,14 +192,14 @@ def _workers(
     )
 
 
-def _unserved(alive: list[Worker], waiting: dict[tuple[str, str], int], paused: Iterable[str]) -> list[Finding]:
+def _unserved(alive: list[WorkerRecord], waiting: Sequence[Ready], paused: Iterable[str]) -> list[Finding]:
     """Ready jobs that none of the living workers would claim."""
     if not alive:
         return []
     left = [
-        f"{number} of kind {kind!r} in queue {queue!r}"
-        for (queue, kind), number in waiting.items()
-        if queue not in set(paused) and not any(_serves(worker, queue, kind) for worker in alive)
+        f"{entry.what} ({why})"
+        for entry in waiting
+        if entry.line.queue not in set(paused) and (why := _why_unserved(alive, entry.line)) is not None
     ]
     if not left:
         return [Finding("unserved", Level.OK, "Every ready job is served by a living worker.")]
@@ -184,16 +208,24 @@ def _unserved(alive: list[Worker], waiting: dict[tuple[str, str], int], paused: 
             "unserved",
             Level.WARNING,
             f"Jobs are ready that no living worker serves: {_some(left)}.",
-            "Start a worker of the app that registers these kinds, for these queues (or without --queue: for all).",
+            "Start a worker of the app that registers these kinds, for these queues (or without --queue: for all) and "
+            "with these labels (--label NAME=VALUE).",
         )
     ]
 
 
-def _serves(worker: Worker, queue: str, kind: str) -> bool:
-    return kind in worker.kinds and (worker.queues is None or queue in worker.queues)
+def _why_unserved(alive: Iterable[WorkerRecord], line: Line) -> str | None:
+    """What the nearest of the workers lacks to serve a line; None: one serves it."""
+    knowing = [worker for worker in alive if line.kind in worker.kinds]
+    if not knowing:
+        return "no worker registers the kind"
+    near = [worker for worker in knowing if worker.serves_queue(line.queue)]
+    if not near:
+        return "no worker that registers the kind serves the queue"
+    return None if any(worker.has(line.needs) for worker in near) else "no such worker has the labels"
 
 
-def _leadership(conn: Connection, alive: list[Worker], now: datetime) -> list[Finding]:
+def _leadership(conn: Connection, alive: list[WorkerRecord], now: datetime) -> list[Finding]:
     """Who leads, and whether what a leader does is done."""
     found = find_leader(conn)
     if found is not None and found.is_leading(now):
@@ -215,7 +247,7 @@ def _leadership(conn: Connection, alive: list[Worker], now: datetime) -> list[Fi
     ]
 
 
-def _is_settled(worker: Worker, now: datetime) -> bool:
+def _is_settled(worker: WorkerRecord, now: datetime) -> bool:
     """Whether a worker has been there for long enough to have taken the lead."""
     return worker.started_at is not None and now - worker.started_at > timedelta(seconds=_LATE_SECONDS)
 
@@ -289,10 +321,10 @@ def _overdue(conn: Connection, now: Micros) -> Finding:
     )
 
 
-def _paused(waiting: dict[tuple[str, str], int], paused: dict[str, Micros], now: Micros) -> list[Finding]:
+def _paused(waiting: Sequence[Ready], paused: dict[str, Micros], now: Micros) -> list[Finding]:
     held = []
     for queue, since in sorted(paused.items()):
-        number = sum(count for (name, _), count in waiting.items() if name == queue)
+        number = _total(entry for entry in waiting if entry.line.queue == queue)
         if number:
             held.append(f"{queue!r} ({_count(number, 'job')}, paused {_span(now - since)} ago)")
     if not held:
@@ -405,7 +437,7 @@ def _gates(conn: Connection, now: Micros) -> list[Finding]:
     ]
 
 
-def _schedules(conn: Connection, alive: list[Worker], now: Micros) -> list[Finding]:
+def _schedules(conn: Connection, alive: list[WorkerRecord], now: Micros) -> list[Finding]:
     found = list_schedules(conn)
     active = [one for one in found if one.error is None and one.next_fire_at is not None]
     return [_undecodable(found), _planner(active, alive), *_unknown_kinds(active, alive), _cursors(active, now)]
@@ -424,7 +456,7 @@ def _undecodable(found: Sequence[Schedule]) -> Finding:
     )
 
 
-def _planner(active: Sequence[Schedule], alive: list[Worker]) -> Finding:
+def _planner(active: Sequence[Schedule], alive: list[WorkerRecord]) -> Finding:
     if alive or not active:
         return Finding("planner", Level.OK, f"{_are(len(active), 'schedule')} active.")
     return Finding(
@@ -435,14 +467,14 @@ def _planner(active: Sequence[Schedule], alive: list[Worker]) -> Finding:
     )
 
 
-def _unknown_kinds(active: Sequence[Schedule], alive: list[Worker]) -> list[Finding]:
+def _unknown_kinds(active: Sequence[Schedule], alive: list[WorkerRecord]) -> list[Finding]:
     """Schedules whose occurrences no living worker would claim."""
     if not alive:
         return []
     left = [
-        f"{one.name!r} (kind {one.kind!r} in queue {one.queue!r})"
+        f"{one.name!r} (kind {one.kind!r} in queue {one.queue!r}{_with(one)})"
         for one in active
-        if not any(_serves(worker, one.queue, one.kind) for worker in alive)
+        if not any(worker.serves(one.queue, one.kind, frozenset(one.labels.items())) for worker in alive)
     ]
     if not left:
         return [Finding("schedule-kinds", Level.OK, "What the active schedules make is served by a living worker.")]
@@ -451,10 +483,14 @@ def _unknown_kinds(active: Sequence[Schedule], alive: list[Worker]) -> list[Find
             "schedule-kinds",
             Level.WARNING,
             f"Schedules are active whose jobs no living worker serves: {_some(left)}.",
-            "Start a worker of the app that registers these kinds, for these queues; or stop the schedule: "
-            "fencepost schedules pause NAME",
+            "Start a worker of the app that registers these kinds, for these queues, with these labels; or stop the "
+            "schedule: fencepost schedules pause NAME",
         )
     ]
+
+
+def _with(schedule: Schedule) -> str:
+    return f" with the labels {label_words(encode_labels(schedule.labels))}" if schedule.labels else ""
 
 
 def _cursors(active: Sequence[Schedule], now: Micros) -> Finding:
@@ -476,15 +512,19 @@ def _cursors(active: Sequence[Schedule], now: Micros) -> Finding:
     )
 
 
-def _micros_since(worker: Worker, now: Micros) -> Micros:
+def _micros_since(worker: WorkerRecord, now: Micros) -> Micros:
     seen, current = worker.seen_at, instant(now)
     if seen is None or current is None:
         return 0
     return (current - seen) // timedelta(microseconds=1)
 
 
+def _number(number: int) -> str:
+    return f"{number:,}" if number <= _MOST_COUNTED else f"over {_MOST_COUNTED:,}"
+
+
 def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    return f"{_number(number)} {noun}" if number == 1 else f"{_number(number)} {noun}s"
 
 
 def _are(number: int, noun: str) -> str:

@@ -40,7 +40,7 @@ _REPLACE = update(jobs).where(
 _REPLACED_COLUMNS = (
     *("permit_key", "permit_slots", "permit_policy", "limits"),
     *("queue", "state", "priority", "line", "rank", "wake_at", "max_attempts", "hold", "run_at"),
-    *("deadline", "tenant", "tags", "options", "arguments"),
+    *("deadline", "tenant", "tags", "labels", "options", "arguments"),
 )
 
 
@@ -193,6 +193,7 @@ def _template(job: NewJob, now: Micros, fair: Collection[str]) -> _Template:
         "hold": None if options.key is None else options.hold,
         "tenant": options.tenant,
         "tags": json.dumps(options.tags, ensure_ascii=False) if options.tags else None,
+        "labels": options.labels,
         "options": _encode_rare(options),
     }
     if options.concurrency is not None:
@@ -205,7 +206,7 @@ def _template(job: NewJob, now: Micros, fair: Collection[str]) -> _Template:
         optional["limits"] = encode_limits(options.rate, options.resources)
     if rank is not None:
         gate = gate_of(optional.get("permit_key"), optional.get("limits"))
-        optional["line"] = _cached_line(options.queue, kind, gate=gate)
+        optional["line"] = _cached_line(options.queue, kind, labels=options.labels, gate=gate)
         if options.start_at is None and options.queue in fair and takes_turns(options.priority):
             state = State.BLOCKED
             optional["line"] = _cached_turn_line(options.queue, kind, options.tenant)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -90,6 +90,7 @@ def list_jobs(
     key: str | None = None,
     tenant: str | None = None,
     tag: str | None = None,
+    labels: Mapping[str, str] | None = None,
     before: str | None = None,
     limit: int = 50,
 ) -> list[Job]:
@@ -100,6 +101,7 @@ def list_jobs(
         states: any of these; empty: all.
         kind, queue, key, tenant: equal to this; None: any.
         tag: among its tags; None: any.
+        labels: among its labels, all of them; None: any.
         before: the last id of the page before this one.
         limit: how many at most.
     """
@@ -116,6 +118,10 @@ def list_jobs(
             query = query.where(column == value)
     if tag is not None:
         query = query.where(jobs.c.tags.contains(json.dumps(tag, ensure_ascii=False), autoescape=True))
+    for name, value in (labels or {}).items():
+        stored = f"{json.dumps(name)}:{json.dumps(value, ensure_ascii=False)}"  # as `encode_labels` writes it
+        # Not by LIKE, to which "A" and "a" are the same on SQLite.
+        query = query.where(func.replace(jobs.c.labels, stored, "") != jobs.c.labels)
     if before is not None:
         query = query.where(jobs.c.id < before)
     rows = conn.execute(query.order_by(jobs.c.id.desc()).limit(limit))

@@ -14,13 +14,13 @@ from fencepost.planning.fairness import takes_turns
 from fencepost.planning.outcome import waiting
 from fencepost.planning.rank import urgent_rank
 from fencepost.store.database import Database
-from fencepost.store.rows import UNREADABLE, fixed_start
-from fencepost.store.tables import gate_of, jobs, line_of, turn_line_of, words
+from fencepost.store.rows import UNREADABLE, fixed_start, unreadable_text
+from fencepost.store.tables import jobs, line_of_row, turn_line_of, words
 
 __all__ = ["is_due", "next_wake", "promote_due"]
 
 _DUE_COLUMNS = (
-    *("id", "queue", "kind", "tenant", "state", "priority", "wake_at", "deadline", "options"),
+    *("id", "queue", "kind", "labels", "tenant", "state", "priority", "wake_at", "deadline", "options"),
     *("permit_key", "limits"),
 )
 
@@ -99,7 +99,7 @@ def next_wake(conn: Connection) -> Micros | None:
 def _move(row: Any, now: Micros, fair: Collection[str]) -> tuple[Any, ...]:
     """The values of `_NAMES` for one due row."""
     job_id = str(row.id)
-    line = line_of(row.queue, row.kind, gate=gate_of(row.permit_key, row.limits))
+    line = line_of_row(row)
     moved: tuple[Any, ...]
     try:
         rare = {} if row.options is None else json.loads(row.options)
@@ -123,6 +123,6 @@ def _move(row: Any, now: Micros, fair: Collection[str]) -> tuple[Any, ...]:
                 state, line = State.BLOCKED, turn_line_of(row.queue, row.kind, row.tenant)
             moved = (state.value, None, line, rank, wake_at, None, None)
     except UNREADABLE as error:
-        text = f"The row cannot be decoded by this version of fencepost: {type(error).__name__}: {error}"
+        text = unreadable_text(error)
         moved = (State.FAILED.value, Reason.UNDECODABLE.value, None, None, None, now, text)
     return (job_id, row.wake_at, *moved)

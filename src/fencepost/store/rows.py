@@ -43,12 +43,13 @@ __all__ = [
     "is_storable",
     "job_from_row",
     "shown",
+    "unreadable_text",
 ]
 
 CLAIM_COLUMNS = (
     *("id", "kind", "queue", "arguments", "attempts", "max_attempts", "lease_token", "priority"),
     *("created_at", "run_at", "deadline", "hold", "options", "tags", "tenant", "schedule", "scheduled_for"),
-    *("trigger", "permit_key", "permit_slots", "permit_policy", "reason", "history", "limits"),
+    *("trigger", "permit_key", "permit_slots", "permit_policy", "reason", "history", "limits", "labels"),
 )
 LISTING_COLUMNS = tuple(column.name for column in jobs.c if column.name not in ("arguments", "result", "history"))
 """What a listing reads: all but what may be large."""
@@ -85,6 +86,11 @@ def shown(micros: Micros) -> str:
     return _instant(micros).isoformat().replace("+00:00", "Z")
 
 
+def unreadable_text(error: Exception) -> str:
+    """What is said of a row that raised one of UNREADABLE."""
+    return f"The row cannot be decoded by this version of fencepost: {type(error).__name__}: {error}"
+
+
 def claim_from_row(row: Any, owner: str, claimed_at: Micros) -> Claim:
     """A claim from the values of `CLAIM_COLUMNS` as they stand after the claim.
 
@@ -95,7 +101,7 @@ def claim_from_row(row: Any, owner: str, claimed_at: Micros) -> Claim:
     (
         job_id, kind, queue, arguments, attempts, max_attempts, token, priority,
         created_at, run_at, deadline, hold, options, tags, tenant, schedule, scheduled_for, trigger,
-        permit_key, permit_slots, permit_policy, reason, history, limits,
+        permit_key, permit_slots, permit_policy, reason, history, limits, labels,
     ) = row
     # fmt: on
     timeout: float | None = None
@@ -144,6 +150,7 @@ def claim_from_row(row: Any, owner: str, claimed_at: Micros) -> Claim:
         None,
         start,
         None if limits is None else limits_from_text(limits),
+        labels,
     )
 
 

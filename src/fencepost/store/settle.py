@@ -35,7 +35,7 @@ from fencepost.store.dialects import Dialect
 from fencepost.store.guard import held_by
 from fencepost.store.permits import release_permits
 from fencepost.store.rooms import release_holdings
-from fencepost.store.rows import CLAIM_COLUMNS
+from fencepost.store.rows import CLAIM_COLUMNS, unreadable_text
 from fencepost.store.tables import jobs, line_of, word
 
 __all__ = ["CANCEL_REQUESTED", "settle", "undecodable"]
@@ -47,7 +47,10 @@ _COMPLETE_NAMES = ("_id", "_lease_token", "_lease_owner", "_finished_at", "_resu
 
 
 def _complete_rows(match: ColumnElement[bool], value: _Value) -> Update:
-    """Success, the outcome that nearly every attempt has: few values per row. Served by the primary key."""
+    """Success, the outcome that nearly every attempt has: few values per row. Served by the primary key.
+
+    All that success means stands here; the state table has every other outcome.
+    """
     return (
         update(jobs)
         .where(match, held_by(value("_lease_owner"), value("_lease_token")))
@@ -232,7 +235,7 @@ def _change_values(claim: Claim, change: Change) -> tuple[Any, ...]:
         change.state.value,
         None if change.reason is None else change.reason.value,
         change.attempts,
-        None if change.rank is None else line_of(claim.queue, claim.kind, gate=_gate(claim)),
+        None if change.rank is None else line_of(claim.queue, claim.kind, labels=claim.labels, gate=_gate(claim)),
         change.rank,
         change.wake_at,
         change.run_at,
@@ -277,5 +280,4 @@ def undecodable(row: Sequence[Any], owner: str, now: Micros, error: Exception) -
         None,
         now,
     )
-    text = f"The row cannot be decoded by this version of fencepost: {type(error).__name__}: {error}"
-    return claim, Outcome(Verb.ABANDON, error=text, reason=Reason.UNDECODABLE)
+    return claim, Outcome(Verb.ABANDON, error=unreadable_text(error), reason=Reason.UNDECODABLE)

@@ -11,12 +11,11 @@ exactly the index of the state that it is in:
 | `live_key`      | live, with an identity              | UNIQUE: the identity                     |
 | `finished_at`   | final                               | retention, listing                       |
 
-`line` numbers the pair (queue, kind): the jobs of one kind that wait in one queue stand in one line, so that a
-worker finds the kinds it knows without reading past those it does not. Lines with negative numbers hold `blocked` jobs,
-which no claim finds: those that wait for a limit, and those that wait for their tenant's turn in a fair queue. Jobs
-under limits stand, while they are ready, in a few lines beside that of their kind.
-`live_key` is a digest of (kind, key): an identity of any length and any alphabet, compared byte for byte whatever the
-database's collation.
+`line` numbers the triple (queue, kind, labels): the jobs of one kind and of equal needs that wait in one queue stand
+in one line, so that a worker finds what it can run without reading past what it cannot. Jobs under limits stand, while
+they are ready, in a few lines beside that. Lines with negative numbers hold `blocked` jobs, which no claim finds: those
+that wait for a limit, and those that wait for their tenant's turn in a fair queue. `live_key` is a digest of (kind,
+key): an identity of any length and any alphabet, compared byte for byte whatever the database's collation.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import StrEnum
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import (
     BigInteger,
@@ -49,11 +48,14 @@ from fencepost.job import State
 
 __all__ = [
     "GATE_LINES",
+    "KEY_CHARS",
     "KIND_CHARS",
     "LEAST_PERMIT_LINE",
+    "NAME_CHARS",
+    "NOTE_CHARS",
     "ONE",
     "QUEUE_CHARS",
-    "TENANT_CHARS",
+    "Standing",
     "gate_of",
     "holdings",
     "jobs",
@@ -61,6 +63,7 @@ __all__ = [
     "limits",
     "line_numbers_of",
     "line_of",
+    "line_of_row",
     "live_key_of",
     "metadata",
     "passes",
@@ -79,7 +82,10 @@ __all__ = [
 
 KIND_CHARS = 300
 QUEUE_CHARS = 100
-TENANT_CHARS = 200
+KEY_CHARS = 512
+NAME_CHARS = 200
+"""Of tenants, schedules and owners of leases."""
+NOTE_CHARS = 500
 
 GATE_LINES = 16
 """Over how many lines the jobs of a kind that stand under limits are spread: a step of the claim's loose scan each."""
@@ -121,12 +127,12 @@ jobs = Table(
     Column("rank", BigInteger),
     Column("wake_at", BigInteger),
     Column("lease_until", BigInteger),
-    Column("lease_owner", String(200)),
+    Column("lease_owner", String(NAME_CHARS)),
     Column("lease_token", BigInteger, nullable=False, server_default=text("0")),
     Column("attempts", Integer, nullable=False, server_default=text("0")),
     Column("max_attempts", Integer, nullable=False),
     Column("live_key", _digest()),
-    Column("dedup_key", String(512)),
+    Column("dedup_key", String(KEY_CHARS)),
     Column("hold", String(16)),
     Column("run_at", BigInteger),
     Column("deadline", BigInteger),
@@ -134,18 +140,18 @@ jobs = Table(
     Column("started_at", BigInteger),
     Column("finished_at", BigInteger),
     Column("cancel_requested_at", BigInteger),
-    Column("tenant", String(TENANT_CHARS)),
-    Column("schedule", String(200)),
+    Column("tenant", String(NAME_CHARS)),
+    Column("schedule", String(NAME_CHARS)),
     Column("scheduled_for", BigInteger),
     Column("trigger", String(16)),
-    Column("permit_key", String(512)),
+    Column("permit_key", String(KEY_CHARS)),
     Column("permit_slots", Integer),
     Column("permit_policy", String(24)),
     Column("permit_slot", Integer),
     Column("permit_token", BigInteger),
     Column("limits", _text()),
     Column("progress", SmallInteger),
-    Column("progress_note", String(500)),
+    Column("progress_note", String(NOTE_CHARS)),
     Column("tags", _text()),
     Column("labels", _text()),
     Column("options", _text()),
@@ -200,7 +206,7 @@ tenants = Table(
     "fencepost_tenants",
     metadata,
     Column("queue", String(QUEUE_CHARS), primary_key=True),
-    Column("tenant", String(TENANT_CHARS), primary_key=True),
+    Column("tenant", String(NAME_CHARS), primary_key=True),
     Column("weight", Double),
     Column("fair_period", BigInteger, nullable=False),
     Column("virtual_finish", BigInteger, nullable=False),
@@ -212,7 +218,7 @@ permits = Table(
     metadata,
     Column("key_digest", _digest(), primary_key=True),
     Column("slot", Integer, primary_key=True, autoincrement=False),
-    Column("permit_key", String(512), nullable=False),
+    Column("permit_key", String(KEY_CHARS), nullable=False),
     Column("token", BigInteger, nullable=False),
     Column("job_id", _id()),
     Column("lease_token", BigInteger),
@@ -253,7 +259,7 @@ holdings = Table(
 schedules = Table(
     "fencepost_schedules",
     metadata,
-    Column("name", String(200), primary_key=True),
+    Column("name", String(NAME_CHARS), primary_key=True),
     Column("kind", String(KIND_CHARS), nullable=False),
     Column("queue", String(QUEUE_CHARS), nullable=False),
     Column("timing", _text(), nullable=False),
@@ -271,7 +277,7 @@ schedules = Table(
     Column("superseded", _text()),
     Column("declared_in", String(KIND_CHARS)),
     Column("overlap", String(24), nullable=False),
-    Column("permit_key", String(512)),
+    Column("permit_key", String(KEY_CHARS)),
     Column("permit_slots", Integer, nullable=False),
     Column("next_fire_at", BigInteger),
     Column("plan_at", BigInteger),
@@ -292,8 +298,8 @@ Index(
 workers = Table(
     "fencepost_workers",
     metadata,
-    Column("owner", String(200), primary_key=True),
-    Column("host", String(200), nullable=False),
+    Column("owner", String(NAME_CHARS), primary_key=True),
+    Column("host", String(NAME_CHARS), nullable=False),
     Column("pid", Integer, nullable=False),
     Column("concurrency", Integer, nullable=False),
     Column("queues", _text()),
@@ -302,6 +308,7 @@ workers = Table(
     Column("lease", BigInteger, nullable=False),
     Column("started_at", BigInteger, nullable=False),
     Column("seen_at", BigInteger, nullable=False),
+    Column("labels", _text()),
     **_MYSQL,
 )
 
@@ -336,36 +343,61 @@ retention = Table(
 )
 
 
-def line_of(queue: str, kind: str, *, gate: str | None = None) -> int:
+def line_of(queue: str, kind: str, *, labels: str | None = None, gate: str | None = None) -> int:
     """The number of the line in which jobs of `kind` wait in `queue`: 63 bits of a digest, the same everywhere.
 
     Args:
-        queue: where they wait.
-        kind: what they are.
+        queue, kind: theirs.
+        labels: what they need of their worker, as canonical JSON; None: nothing.
         gate: what `gate_of` says of the job. Jobs under limits stand in lines of their own, spread over a few by their
             key, so that a flood of one saturated key has few of the others behind it.
     """
-    spread = "" if gate is None else f"\0{blake2b(gate.encode(), digest_size=1).digest()[0] % GATE_LINES}"
-    return _line_number(f"{queue}\0{kind}{spread}")
+    spread = None if gate is None else blake2b(gate.encode(), digest_size=1).digest()[0] % GATE_LINES
+    return _line_number(queue, kind, labels, spread)
 
 
 def line_numbers_of(queue: str, kind: str) -> list[int]:
-    """All lines in which jobs of `kind` can wait in `queue`."""
-    return [line_of(queue, kind), *(_line_number(f"{queue}\0{kind}\0{spread}") for spread in range(GATE_LINES))]
+    """All lines in which jobs of `kind` that need no labels can wait in `queue`."""
+    return [_line_number(queue, kind, None, spread) for spread in (None, *range(GATE_LINES))]
 
 
-def _line_number(text: str) -> int:
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+def _line_number(queue: str, kind: str, labels: str | None, spread: int | None) -> int:
+    named = f"{queue}\0{kind}"
+    if labels is not None:
+        named += f"\0labels={labels}"
+    if spread is not None:
+        named += f"\0{spread}"
+    return int.from_bytes(blake2b(named.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def gate_of(permit_key: str | None, limits: str | None) -> str | None:
-    """What a job's line depends on beside its queue and kind: its key, or all that limits it; None: nothing does.
+    """What a job's line depends on beside its queue, kind and labels: its key, or all that limits it; None: nothing.
 
     Args:
         permit_key: the column.
         limits: the column.
     """
     return limits if permit_key is None else permit_key
+
+
+class Standing(Protocol):
+    """What decides in which line a job stands: a row with these columns."""
+
+    @property
+    def queue(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def labels(self) -> str | None: ...
+    @property
+    def permit_key(self) -> str | None: ...
+    @property
+    def limits(self) -> str | None: ...
+
+
+def line_of_row(job: Standing) -> int:
+    """The line in which a job that is stored already stands whenever it is ready."""
+    return line_of(job.queue, job.kind, labels=job.labels, gate=gate_of(job.permit_key, job.limits))
 
 
 def permit_line_of(digest: str) -> int:

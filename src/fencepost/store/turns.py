@@ -59,7 +59,7 @@ from fencepost.store.claim import lines_of
 from fencepost.store.database import Database
 from fencepost.store.queues import forget_idle, lock_queue
 from fencepost.store.rows import instant
-from fencepost.store.tables import LEAST_PERMIT_LINE, gate_of, jobs, line_of, queues, tenants, turn_line_of, word
+from fencepost.store.tables import LEAST_PERMIT_LINE, jobs, line_of_row, queues, tenants, turn_line_of, word
 from fencepost.store.workers import list_workers
 
 __all__ = ["AHEAD", "TurnLine", "give_turns", "has_waiting", "waiting_lines"]
@@ -303,8 +303,8 @@ class _Waiting(NamedTuple):
     rank: int
     id: str
     line: TurnLine
-    gate: str | None
-    """Of its line when it is ready."""
+    ready_line: int
+    """Where it stands when its turn has come."""
 
 
 def _first_of(conn: Connection, asked: dict[TurnLine, int]) -> dict[str, list[_Waiting]]:
@@ -318,11 +318,13 @@ def _first_of(conn: Connection, asked: dict[TurnLine, int]) -> dict[str, list[_W
         values |= {f"most_{i}": most for i, (_, most) in enumerate(part)}
         for row in conn.execute(_heads(len(part)), values):
             line = by_number[row.line]
-            gate = gate_of(row.permit_key, row.limits)
-            waiting[line.tenant].append(_Waiting(row.rank, str(row.id), line, gate))
+            waiting[line.tenant].append(_Waiting(row.rank, str(row.id), line, line_of_row(row)))
     for found in waiting.values():
         found.sort(key=itemgetter(0, 1))
     return waiting
+
+
+_WAITING_COLUMNS = ("line", "rank", "id", "queue", "kind", "labels", "permit_key", "limits")
 
 
 @lru_cache(maxsize=_AT_ONCE)
@@ -330,7 +332,7 @@ def _heads(lines: int) -> CompoundSelect[Any]:
     heads = []
     for i in range(lines):
         first = (
-            select(jobs.c.line, jobs.c.rank, jobs.c.id, jobs.c.permit_key, jobs.c.limits)
+            select(*(jobs.c[name] for name in _WAITING_COLUMNS))
             .where(
                 jobs.c.line == bindparam(f"line_{i}", type_=BigInteger),
                 jobs.c.rank.is_not(None),
@@ -378,7 +380,7 @@ def _assign(
         start = max(period.virtual_time, plan.finishes.get(turn.tenant, clocks[turn.tenant].finish))
         plan.finishes[turn.tenant] = start + cost_of(clocks[turn.tenant].weight)
         last_rank = max(rank_of(period, start), last_rank + 1)  # equals keep their order
-        plan.moves.append((job.id, job.rank, line_of(job.line.queue, job.line.kind, gate=job.gate), last_rank))
+        plan.moves.append((job.id, job.rank, job.ready_line, last_rank))
         plan = plan._replace(last_start=max(plan.last_start, start))
     return plan
 

@@ -15,12 +15,14 @@ from sqlalchemy.engine import Connection
 
 from fencepost.job import State
 from fencepost.store.dialects import Dialect
-from fencepost.store.tables import LEAST_PERMIT_LINE, gate_of, jobs, line_of, word
+from fencepost.store.tables import LEAST_PERMIT_LINE, jobs, line_of_row, word
 
 __all__ = ["best_waiting_rank", "first_waiting", "put_aside", "waiting_lines", "waiting_member", "wake"]
 
+_WAITING_COLUMNS = ("id", "queue", "kind", "labels", "permit_key", "permit_slots", "limits", "line")
+
 # Served by the `ready` index: those who wait at a gate stand in its own line, in rank order.
-_WAITING = select(*(jobs.c[name] for name in ("id", "queue", "kind", "permit_key", "permit_slots", "limits", "line")))
+_WAITING = select(*(jobs.c[name] for name in _WAITING_COLUMNS))
 _FIRST_WAITING = (
     _WAITING.where(
         jobs.c.line == bindparam("line", type_=BigInteger),
@@ -64,9 +66,7 @@ def wake(dialect: Dialect, conn: Connection, rows: list[Any]) -> int:
     """Make jobs that wait ready, in their old places. Returns how many."""
     if not rows:
         return 0
-    moves = sorted(
-        (str(row.id), line_of(row.queue, row.kind, gate=gate_of(row.permit_key, row.limits))) for row in rows
-    )
+    moves = sorted((str(row.id), line_of_row(row)) for row in rows)
     return sum(dialect.update_rows(conn, _wake_rows, _WAKE_NAMES, moves))
 
 

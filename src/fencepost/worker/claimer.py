@@ -61,6 +61,7 @@ class Claimer:
         starts: takes what was claimed ahead of its fixed start.
         pools: the slots.
         queues: where to look; None: everywhere.
+        labels: what the worker has.
         lease_seconds: of the claims.
         poll_seconds: how often an idle worker asks.
         is_finished: asked when nothing was found; True ends the thread (a burst worker's end).
@@ -76,6 +77,7 @@ class Claimer:
         starts: Starts,
         pools: list[Pool],
         queues: frozenset[str] | None,
+        labels: Mapping[str, str] | None,
         *,
         lease_seconds: float,
         poll_seconds: float,
@@ -89,6 +91,7 @@ class Claimer:
         self._starts = starts
         self._pools = pools
         self._queues = queues
+        self._labels = labels
         self._lease_seconds = lease_seconds
         self._poll_seconds = poll_seconds
         self._is_finished = is_finished
@@ -162,7 +165,12 @@ class Claimer:
 
     def _claim(self, pool: Pool, limit: int) -> list[Claim]:
         return self._store.claim(
-            self._owner, kinds=pool.kinds, queues=self._queues, limit=limit, lease=self._lease_seconds
+            self._owner,
+            kinds=pool.kinds,
+            queues=self._queues,
+            limit=limit,
+            lease=self._lease_seconds,
+            labels=self._labels,
         )
 
     def _held_back(self, thread: WorkerThread, pool: Pool, claims: list[Claim]) -> list[Claim]:

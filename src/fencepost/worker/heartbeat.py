@@ -10,13 +10,14 @@ from typing import Any
 
 from fencepost.context import lease_lost_text
 from fencepost.job import Micros
+from fencepost.labels import encode_labels
 from fencepost.store import Store
 from fencepost.worker.execution import Board, Execution, Stop
 from fencepost.worker.executors import Executor
 from fencepost.worker.outcomes import timed_out
 from fencepost.worker.threads import WorkerThread
 
-__all__ = ["Heartbeat", "Watchdog", "request_stop"]
+__all__ = ["HeartbeatLoop", "Watchdog", "request_stop"]
 
 logger = logging.getLogger("fencepost.worker")
 
@@ -32,7 +33,7 @@ def request_stop(execution: Execution, reason: Stop, executors: Mapping[str, Exe
         executors[execution.handler.executor].stop(execution)
 
 
-class Heartbeat:
+class HeartbeatLoop:
     """Renews the leases this worker knows that it holds, and learns which attempts are to stop.
 
     Args:
@@ -109,6 +110,7 @@ class Heartbeat:
         kinds: frozenset[str],
         lease: Micros,
         now: Micros,
+        labels: Mapping[str, str],
     ) -> dict[str, Any]:
         """The values of a worker's row."""
         return {
@@ -121,6 +123,7 @@ class Heartbeat:
             "running": 0,
             "lease": lease,
             "started_at": now,
+            "labels": encode_labels(labels),
         }
 
 

@@ -15,7 +15,7 @@ from fencepost.job import Reason
 from fencepost.planning.outcome import Outcome, Verb
 from fencepost.store import Store
 from fencepost.worker.execution import Board, Execution, Stop
-from fencepost.worker.threads import WorkerThread
+from fencepost.worker.threads import PASSING, WorkerThread
 
 __all__ = ["Settler"]
 
@@ -39,6 +39,7 @@ class Settler:
         self._on_returned = on_returned
         self._outcomes: deque[tuple[Execution, Outcome]] = deque()
         self._wake = threading.Event()
+        self._is_repetition = False
         self.settled = 0
         """How many settlements held."""
         self.succeeded = 0
@@ -63,6 +64,7 @@ class Settler:
             self._wake.wait()
             self._wake.clear()
             while group := self._next_group():
+                self._is_repetition = False
                 if thread.persist(lambda group=group: self._write(group, board), "settling") is None:  # type: ignore[misc]
                     left = len(group) + len(self._outcomes)
                     logger.error("%d settlements were not written before the worker stopped.", left)
@@ -85,10 +87,10 @@ class Settler:
         """Write a group; what was written is taken out of it, so that a repetition goes on with the rest."""
         try:
             self._settle(group, board)
-        except (StoreUnavailable, exc.SQLAlchemyError) as error:
+        except (*PASSING, exc.StatementError) as error:  # StatementError: a value that no driver takes
             self._store.now()  # raises where the database is away: then the whole group waits for it
             if len(group) == 1:
-                self._settle_otherwise(group, board, error)
+                self._settle_alone(group, board, error)
                 return True
             # It answers, so it refuses one of them. That one must not keep the others waiting.
             while group:
@@ -100,7 +102,9 @@ class Settler:
         return True
 
     def _settle(self, group: list[tuple[Execution, Outcome]], board: Board) -> None:
-        held = self._store.settle([(execution.claim, outcome) for execution, outcome in group])
+        settlements = [(execution.claim, outcome) for execution, outcome in group]
+        is_repetition, self._is_repetition = self._is_repetition, True  # of this group, unless it is answered below
+        held = self._store.settle(settlements, is_repetition=is_repetition)
         # What came back is ready at once, and so is who waited for what is free now.
         if any(outcome.is_returning or execution.claim.gives_back for execution, outcome in group):
             self._on_returned()
@@ -117,6 +121,17 @@ class Settler:
             if execution.stop_reason is not Stop.LEASE_LOST:  # that was said when it was found out
                 logger.warning("%s", lease_lost_text(execution.claim))
         group.clear()
+
+    def _settle_alone(self, group: list[tuple[Execution, Outcome]], board: Board, error: Exception) -> None:
+        if isinstance(error, StoreUnavailable):
+            try:
+                self._settle(group, board)  # it may have come back between the two questions
+            except StoreUnavailable as again:
+                self._store.now()  # MySQL closes the connection on what is too large, so this is a refusal
+                error = again
+            else:
+                return
+        self._settle_otherwise(group, board, error)
 
     def _settle_otherwise(self, group: list[tuple[Execution, Outcome]], board: Board, error: Exception) -> None:
         """The database takes everything but this outcome's own values (a result beyond its packet size, say)."""

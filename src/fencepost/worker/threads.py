@@ -12,11 +12,15 @@ from sqlalchemy import exc
 
 from fencepost.errors import StoreUnavailable
 
-__all__ = ["WorkerThread"]
+__all__ = ["PASSING", "WorkerThread"]
 
 logger = logging.getLogger("fencepost.worker")
 
 T = TypeVar("T")
+
+PASSING = (StoreUnavailable, exc.DBAPIError, exc.TimeoutError)
+"""Errors that may pass while one waits: the database is away, or refuses, or no connection of the pool is free.
+Whatever else SQLAlchemy raises (a statement that it cannot compile, say) is a fault of the program, and stays."""
 
 _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 5.0
@@ -62,13 +66,14 @@ class WorkerThread:
     def persist(self, call: Callable[[], T], what: str) -> T | None:
         """Call until the database answers, pausing longer each time. None: the thread was asked to stop meanwhile.
 
-        Only the database's errors are waited out, and each time of it is logged at its start and at its end.
+        Only the database's errors are waited out, and each time of it is logged at its start and at its end. Any other
+        is raised: it ends the thread, and with it the worker.
         """
         pause, waited = _FIRST_PAUSE, False
         while True:
             try:
                 answer = call()
-            except (StoreUnavailable, exc.SQLAlchemyError) as error:
+            except PASSING as error:
                 log = logger.debug if waited else logger.error
                 log("%s: the database cannot be used; waiting for it. %s", what, error)
                 waited = True

@@ -12,7 +12,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,6 +20,7 @@ from typing import Any, TypedDict
 
 from fencepost.errors import ConfigurationError
 from fencepost.job import DEFAULT_LEASE_SECONDS
+from fencepost.labels import check_labels
 from fencepost.planning.outcome import Outcome, Verb
 from fencepost.registry import Registry
 from fencepost.store import DEFAULT_LEADER_LEASE_SECONDS, Store
@@ -28,7 +29,7 @@ from fencepost.worker.claimer import Claimer, Pool
 from fencepost.worker.collector import calm_collector
 from fencepost.worker.execution import Board, Stop
 from fencepost.worker.executors import AsyncExecutor, Executor, ThreadExecutor
-from fencepost.worker.heartbeat import Heartbeat, Watchdog, request_stop
+from fencepost.worker.heartbeat import HeartbeatLoop, Watchdog, request_stop
 from fencepost.worker.planner import Planner
 from fencepost.worker.processes import ProcessExecutor
 from fencepost.worker.settler import Settler
@@ -76,6 +77,7 @@ class WorkerOptions(TypedDict, total=False):
     grace: float | timedelta
     poll: float | timedelta
     burst: bool
+    labels: Mapping[str, str] | None
     leader_lease: float | timedelta
 
 
@@ -93,6 +95,8 @@ class Worker:
         grace: seconds (or timedelta) that a stop waits for running handlers before it hands them back; default 30.
         poll: seconds (or timedelta) between an idle worker's questions; default 0.2.
         burst: whether to end when nothing is left that could run now.
+        labels: what this worker has, names and values: `{"gpu": "a100"}`. A job with labels is taken only by a worker
+            that has each of them with the same value; default: none.
         leader_lease: seconds (or timedelta) for which the worker's planner takes and renews the lead; default 5.
             After a crash of the leader another one leads when it has run out.
         prepare: called once at the start, when the schema has been checked: what the app brings in step.
@@ -113,6 +117,7 @@ class Worker:
         grace: float | timedelta = DEFAULT_GRACE_SECONDS,
         poll: float | timedelta = DEFAULT_POLL_SECONDS,
         burst: bool = False,
+        labels: Mapping[str, str] | None = None,
         leader_lease: float | timedelta = DEFAULT_LEADER_LEASE_SECONDS,
         prepare: Callable[[], object] | None = None,
     ) -> None:
@@ -131,6 +136,7 @@ class Worker:
         self._store = Store(store.database.sibling(patience=_PATIENCE_SECONDS), migrates=False)
         self._registry = registry
         self._queues = None if queues is None else frozenset(queues)
+        self._labels = {} if labels is None else check_labels(labels)
         self._concurrency = concurrency
         self._processes = processes or os.cpu_count() or 1
         self._lease_seconds = seconds(lease, "lease")
@@ -220,7 +226,7 @@ class Worker:
                 "thread": threads_for_handlers,
                 "process": processes,
             }
-            description = Heartbeat.describe(
+            description = HeartbeatLoop.describe(
                 self.owner,
                 socket.gethostname(),
                 os.getpid(),
@@ -229,8 +235,9 @@ class Worker:
                 self._registry.kinds(),
                 round(self._lease_seconds * 1_000_000),
                 started_at,
+                self._labels,
             )
-            heartbeat = Heartbeat(
+            heartbeat = HeartbeatLoop(
                 self._store,
                 self.owner,
                 self._board,
@@ -307,6 +314,7 @@ class Worker:
             starts,
             pools,
             self._queues,
+            self._labels or None,
             lease_seconds=self._lease_seconds,
             poll_seconds=self._poll_seconds,
             is_finished=self._is_finished,
@@ -332,7 +340,7 @@ class Worker:
         assert self._planner is not None
         self._planner.housekeep_for_itself()
         kinds = self._registry.kinds()
-        found = self._store.has_ready(kinds, self._queues)
+        found = self._store.has_ready(kinds, self._queues, self._labels)
         return not found and self._board.is_idle
 
     def _wind_down(self, executors: dict[str, Executor]) -> None:

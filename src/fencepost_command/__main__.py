@@ -1,0 +1,8 @@
+"""`python -m fencepost_command`: the same as `fencepost`."""
+
+import sys
+
+from fencepost_command import main
+
+if __name__ == "__main__":
+    sys.exit(main())
