@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from bench import floor, machine, order, product, report, schedules
+from bench import floor, limits, machine, order, product, report, schedules
 from bench.databases import DATABASES, Database, LeftOut
 
 TIME_LIMIT_SECONDS = 3600  # three rounds on three databases take some minutes; more than this is a hang
@@ -47,7 +47,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--databases", default=",".join(DATABASES), help="default: %(default)s")
     parser.add_argument("--jobs", type=int, default=50_000, help="jobs a round (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s; the median is printed")
-    parser.add_argument("--only", choices=("floor", "product", "schedules", "order"), help="measure one side alone")
+    parser.add_argument(
+        "--only", choices=("floor", "product", "schedules", "order", "limits"), help="measure one side alone"
+    )
     parser.add_argument(
         "--backlog", type=int, default=20_000, help="ready jobs beside a measured claim (default: %(default)s)"
     )
@@ -98,6 +100,7 @@ def _one_round(database: Database, options: argparse.Namespace) -> dict[str, flo
         "product": lambda url: product.measure(database, url, options.jobs, memory_only=options.memory),
         "schedules": schedules.measure,
         "order": lambda url: order.measure(url, options.backlog, options.plot),
+        "limits": limits.measure,
     }
     for side, step in steps.items():
         if options.only in (None, side) and not (options.memory and side != "product"):

@@ -9,7 +9,9 @@ from datetime import UTC, datetime, timedelta
 
 import fencepost
 
-__all__ = ["Handlers"]
+__all__ = ["BUCKET", "Handlers"]
+
+BUCKET = "bench.bucket"
 
 
 @dataclass
@@ -24,6 +26,8 @@ class Handlers:
         noop: a job that does nothing, so that all the time is fencepost's.
         stamp: a job that says on standard output how long after its enqueue it started.
         tick: a job of a schedule that says how many microseconds after its instant it started.
+        paced: a no-op job that needs a token of the bucket.
+        alone: a no-op job under a concurrency key that all of them share.
         ran: how many no-op jobs ran in this process.
     """
 
@@ -49,6 +53,14 @@ class Handlers:
             late = datetime.now(UTC) - ctx.scheduled_for
             os.write(1, b"%d\n" % (late // timedelta(microseconds=1)))
 
+        @self.app.job(kind="bench.paced", resources={BUCKET: 1})
+        async def paced(i: int) -> None: ...
+
+        @self.app.job(kind="bench.alone", concurrency="bench.alone")
+        async def alone(i: int) -> None: ...
+
         self.noop = noop
+        self.paced = paced
+        self.alone = alone
         self.tick = tick
         self.stamp = stamp

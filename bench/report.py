@@ -36,6 +36,10 @@ LINES = (
     Line("claim of 100 beside a backlog (--backlog)", "claim_many_ms", unit=" ms"),
     Line("shares of tenants, largest deviation from their weights", "shares_percent", unit=" %"),
     Line("leader killed: until another leads, worst of 3", "takeover_seconds", unit=" s"),
+    Line("under a bucket of 1,000/s (burst 100), four workers", "paced"),
+    Line("most jobs ahead of that rate, in the worst window", "paced_ahead", unit=""),
+    Line("claim of one job, nobody else waiting, median", "claim_beside_none_ms", unit=" ms"),
+    Line("claim beside 20,000 jobs on one busy key, median", "claim_beside_saturated_ms", unit=" ms"),
     Line("worker's resident memory before the drain", "worker_idle_mib", unit=" MiB"),
     Line("worker's peak resident memory in the drain", "worker_peak_mib", unit=" MiB"),
 )

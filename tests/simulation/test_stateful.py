@@ -376,7 +376,7 @@ def test_random_histories_of_several_workers_keep_every_promise(store: Store, cl
     """J1 to J10 together: states, attempts, identities and answers are those of the model after every step."""
     is_cheap = store.database.dialect.name == "sqlite"
     bounded = settings(
-        max_examples=40 if is_cheap else 20,
+        max_examples=25 if is_cheap else 10,
         stateful_step_count=40,
         deadline=None,
         # On a server a smaller history is not worth the minutes that its search takes.
