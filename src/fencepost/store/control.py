@@ -11,8 +11,9 @@ from fencepost.errors import InvalidTransition, JobNotFound, StoreUnavailable
 from fencepost.job import FINAL_STATES, BusyPolicy, EnqueueResult, Priority, Reason, State
 from fencepost.planning.rank import rank
 from fencepost.store.database import Database
+from fencepost.store.dependencies import revive_successors
 from fencepost.store.permits import release_cancelled
-from fencepost.store.tables import jobs, line_of_row, live_key_of, queues
+from fencepost.store.tables import jobs, line_of_row, live_key_of, queues, told_at
 
 __all__ = ["cancel_job", "paused_queues", "retry_job", "set_paused"]
 
@@ -24,7 +25,7 @@ _SEQUENCE = select(jobs.c.permit_key).where(
 _RETRIABLE = [State.FAILED, State.CANCELLED, State.SKIPPED]
 
 
-_RETRIED = ("state", "kind", "queue", "labels", "priority", "dedup_key", "permit_key", "limits")
+_RETRIED = ("state", "kind", "queue", "labels", "priority", "dedup_key", "permit_key", "limits", "has_successors")
 
 
 def cancel_job(database: Database, conn: Connection, job_id: str) -> bool:
@@ -45,7 +46,7 @@ def cancel_job(database: Database, conn: Connection, job_id: str) -> bool:
             reason=Reason.CANCELLED.value,
             line=null(),
             rank=null(),
-            wake_at=null(),
+            wake_at=told_at(now),
             live_key=null(),
             cancel_requested_at=now,
             finished_at=now,
@@ -87,6 +88,9 @@ def cancel_job(database: Database, conn: Connection, job_id: str) -> bool:
 def retry_job(database: Database, conn: Connection, job_id: str) -> EnqueueResult:
     """Make a failed, cancelled or skipped job ready again, with a fresh budget of attempts and no deadline.
 
+    Those that were skipped because it had not succeeded wait for it again, all the way down, in the same transaction.
+    What it waited for itself is not asked again: whoever retries a job wants it to run.
+
     Where a newer live job holds its identity, that job does the work: the old one stays as it is, and the result
     names the newer one with `created=False`, as an enqueue would.
 
@@ -120,6 +124,8 @@ def retry_job(database: Database, conn: Connection, job_id: str) -> EnqueueResul
             reason=null(),
             line=line_of_row(row),
             rank=rank(priority, now),
+            wake_at=null(),
+            waits_for=case((jobs.c.waits_for.is_not(None), 0), else_=null()),
             run_at=now,
             attempts=0,
             deadline=null(),
@@ -142,6 +148,8 @@ def retry_job(database: Database, conn: Connection, job_id: str) -> EnqueueResul
     savepoint.commit()
     if not changed:
         raise InvalidTransition(f"Job {job_id} changed its state just now. Look at it, then retry it again.")
+    if row.has_successors:
+        revive_successors(conn, job_id, now)
     return EnqueueResult(job_id, created=True)
 
 
