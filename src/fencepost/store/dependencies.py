@@ -33,7 +33,6 @@ from sqlalchemy import (
     case,
     delete,
     exc,
-    exists,
     func,
     literal_column,
     null,
@@ -63,7 +62,7 @@ from fencepost.store.database import Database
 from fencepost.store.dialects import Dialect
 from fencepost.store.enqueue import insert_jobs
 from fencepost.store.rows import UNREADABLE, fixed_start, unreadable_text
-from fencepost.store.tables import dependencies, jobs, line_of_row, live_key_of, told_at, turn_line_of, word, words
+from fencepost.store.tables import ONE, dependencies, jobs, line_of_row, live_key_of, told_at, turn_line_of, word, words
 
 __all__ = [
     "attach",
@@ -577,11 +576,15 @@ def open_dependencies(conn: Connection, job_id: str, *, most: int) -> list[tuple
 
 def is_needed() -> ColumnElement[bool]:
     """Whether a live job depends on the job of a row, for a query that selects jobs. A probe of an index."""
-    return exists().where(
-        dependencies.c.predecessor_id == jobs.c.id,
-        _successors.c.id == dependencies.c.job_id,
-        _successors.c.state.in_(_LIVE),
+    # Not EXISTS: of that PostgreSQL would make a join, and read all live jobs of a table that it knows nothing of.
+    found = (
+        select(ONE)
+        .select_from(dependencies.join(_successors, _successors.c.id == dependencies.c.job_id))
+        .where(dependencies.c.predecessor_id == jobs.c.id, _successors.c.state.in_(_LIVE))
+        .limit(1)
+        .correlate(jobs)
     )
+    return found.scalar_subquery().is_not(None)
 
 
 def needed_of(conn: Connection, ids: Sequence[str]) -> set[str]:
