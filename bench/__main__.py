@@ -12,10 +12,11 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from bench import floor, machine, product, report, schedules
+from bench import floor, machine, order, product, report, schedules
 from bench.databases import DATABASES, Database, LeftOut
 
 TIME_LIMIT_SECONDS = 3600  # three rounds on three databases take some minutes; more than this is a hang
@@ -46,7 +47,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--databases", default=",".join(DATABASES), help="default: %(default)s")
     parser.add_argument("--jobs", type=int, default=50_000, help="jobs a round (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s; the median is printed")
-    parser.add_argument("--only", choices=("floor", "product", "schedules"), help="measure one side alone")
+    parser.add_argument("--only", choices=("floor", "product", "schedules", "order"), help="measure one side alone")
+    parser.add_argument(
+        "--backlog", type=int, default=20_000, help="ready jobs beside a measured claim (default: %(default)s)"
+    )
+    parser.add_argument("--plot", type=Path, help="draw the shares of tenants over time into this SVG file")
     parser.add_argument(
         "--memory",
         action="store_true",
@@ -58,8 +63,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     options.databases = options.databases.split(",")
     if unknown := [name for name in options.databases if name not in DATABASES]:
         parser.error(f"no database {', '.join(unknown)}; there are {', '.join(DATABASES)}")
-    if min(options.jobs, options.rounds, options.time_limit) < 1:
-        parser.error("--jobs, --rounds and --time-limit are at least 1")
+    if min(options.jobs, options.rounds, options.time_limit, options.backlog) < 1:
+        parser.error("--jobs, --rounds, --backlog and --time-limit are at least 1")
     if options.memory:
         options.jobs, options.rounds, options.only = MEMORY_JOBS, 1, "product"
     return options
@@ -92,9 +97,10 @@ def _one_round(database: Database, options: argparse.Namespace) -> dict[str, flo
         "floor": lambda url: floor.measure(database.open_floor(url), options.jobs),
         "product": lambda url: product.measure(database, url, options.jobs, memory_only=options.memory),
         "schedules": schedules.measure,
+        "order": lambda url: order.measure(url, options.backlog, options.plot),
     }
     for side, step in steps.items():
-        if options.only in (None, side) and not (options.memory and side == "schedules"):
+        if options.only in (None, side) and not (options.memory and side != "product"):
             with database.scratch() as url:
                 figures |= step(url)
     return figures

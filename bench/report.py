@@ -32,6 +32,10 @@ LINES = (
     Line("instant to fixed start, idle worker, median", "exact_p50_ms", unit=" ms"),
     Line("instant to fixed start, idle worker, 99th percentile", "exact_p99_ms", unit=" ms"),
     Line("idle worker with 2,000 schedules, of one core", "schedules_idle_percent", unit=" %"),
+    Line("claim of 100 beside 1,000 ready jobs", "claim_few_ms", unit=" ms"),
+    Line("claim of 100 beside a backlog (--backlog)", "claim_many_ms", unit=" ms"),
+    Line("shares of tenants, largest deviation from their weights", "shares_percent", unit=" %"),
+    Line("leader killed: until another leads, worst of 3", "takeover_seconds", unit=" s"),
     Line("worker's resident memory before the drain", "worker_idle_mib", unit=" MiB"),
     Line("worker's peak resident memory in the drain", "worker_peak_mib", unit=" MiB"),
 )

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from fencepost.errors import ConfigurationError
 from fencepost.job import Concurrency, Options, Rate
 from fencepost.planning.gcra import MOST_BURST, MOST_PER_SECOND
+from fencepost.schedule import OWN_KEY_PREFIX
 from fencepost.store.tables import KEY_CHARS
 
 __all__ = [
@@ -142,6 +143,11 @@ def _concurrency(value: Any) -> Concurrency:
                 f"not {value!r}"
             )
     check_text(found.key, "a concurrency key", KEY_CHARS)
+    if found.key.startswith(OWN_KEY_PREFIX):
+        raise ConfigurationError(
+            f"The concurrency key {found.key!r} would be a schedule's own: give the job, and the schedule (key=), one "
+            f"that does not begin with {OWN_KEY_PREFIX!r}"
+        )
     check_whole(found.slots, "slots", 1, _MOST_SLOTS)
     return found
 

@@ -6,8 +6,9 @@ import builtins
 from collections.abc import Callable, Sequence
 
 from fencepost.errors import ConfigurationError
-from fencepost.limit_options import KEY_CHARS, MOST_AMOUNT, check_burst, check_rate, check_text, check_whole
+from fencepost.limit_options import MOST_AMOUNT, check_burst, check_rate, check_text, check_whole
 from fencepost.store import Gate, Limit, Store
+from fencepost.store.tables import KEY_CHARS
 
 __all__ = ["Limits"]
 

@@ -12,6 +12,7 @@ from fencepost.job import Micros, OnMiss, Options
 __all__ = [
     "DEFAULT_GRACE_SECONDS",
     "DEFAULT_MAX_CATCH_UP",
+    "OWN_KEY_PREFIX",
     "Cron",
     "Every",
     "Misfire",
@@ -24,6 +25,9 @@ __all__ = [
 
 DEFAULT_GRACE_SECONDS = 60
 DEFAULT_MAX_CATCH_UP = 100
+
+OWN_KEY_PREFIX = "schedule:"
+"""How the concurrency key of a schedule's own begins; the name follows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import builtins
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from zoneinfo import ZoneInfo
 
-from fencepost.errors import ConfigurationError, ScheduleNotFound
+from fencepost.errors import ArgumentsError, ConfigurationError, ScheduleNotFound
 from fencepost.handle import JobHandle
 from fencepost.job import Job, OnMiss, Options, State, Trigger
-from fencepost.limit_options import check_computed, resolve
+from fencepost.limit_options import check_computed, check_whole, resolve
 from fencepost.options import Asked, build_options, check_name
 from fencepost.planning.cron import checked, fires_after, next_fire
 from fencepost.registry import Handler, module_of
 from fencepost.schedule import (
     DEFAULT_GRACE_SECONDS,
     DEFAULT_MAX_CATCH_UP,
+    OWN_KEY_PREFIX,
     Cron,
     Every,
     Misfire,
@@ -33,7 +35,7 @@ from fencepost.schedule import (
 from fencepost.store import ScheduleFigures, Store
 from fencepost.store.batches import MOST_LISTED
 from fencepost.store.rows import instant
-from fencepost.store.schedules import Saved
+from fencepost.store.schedules import PausedBy, Saved
 from fencepost.store.tables import KEY_CHARS, NAME_CHARS
 from fencepost.timing import instant_micros, micros, parse_duration
 
@@ -47,6 +49,7 @@ logger = logging.getLogger("fencepost.schedules")
 
 _MOST_CAUGHT_UP = 10_000
 _MOST_SLOTS = 1000
+_MOST_STORED = 2**31 - 1  # in an integer column of every database
 _PER_JOB = frozenset(
     {
         *("key", "hold", "on_conflict", "delay", "run_at", "start_at", "tolerance", "on_miss", "deadline"),
@@ -92,6 +95,10 @@ def build_timing(
     """
     if sum(way is not None for way in (cron, every, at)) != 1:
         raise ConfigurationError("A schedule fires by one of cron='15 2 * * *', every='90s' or at=an aware datetime")
+    if not isinstance(timezone, str):
+        raise ConfigurationError(f"timezone is an IANA name such as 'Europe/Berlin', not {timezone!r}")
+    if cron is not None and not isinstance(cron, str):
+        raise ConfigurationError(f"cron is an expression such as '15 2 * * *', not {cron!r}")
     if cron is not None:
         return checked(Cron(cron, timezone))
     if at is not None:
@@ -99,6 +106,20 @@ def build_timing(
     assert every is not None
     period = parse_duration(every, "every") if isinstance(every, str) else every
     return checked(Every(micros(period, "every"), 0 if anchor is None else instant_micros(anchor, "anchor")))
+
+
+def check_asked(asked: Mapping[str, Any]) -> None:
+    """Refuse keywords that no schedule has.
+
+    Raises:
+        ConfigurationError: the first of them, and what there is.
+    """
+    unknown = sorted(asked.keys() - AskedSchedule.__annotations__.keys())
+    if unknown:
+        known = ", ".join(sorted(AskedSchedule.__annotations__))
+        near = get_close_matches(unknown[0], AskedSchedule.__annotations__, 1)
+        meant = f"; did you mean {near[0]}=?" if near else "."
+        raise ConfigurationError(f"A schedule has no {unknown[0]}={meant} There is: {known}")
 
 
 def build_schedule(
@@ -110,18 +131,21 @@ def build_schedule(
         ConfigurationError: what cannot be, with what would be right.
         ArgumentsError: arguments that do not fit the handler.
     """
+    check_asked(asked)
     options = asked.get("options", {})
+    if not isinstance(options, Mapping) or not all(isinstance(word, str) for word in options):
+        raise ConfigurationError(
+            f"options are a dict of the jobs' options, such as {{'priority': 'high'}}; not {options!r}"
+        )
     wrong = sorted(_PER_JOB & options.keys())
     if wrong:
         raise ConfigurationError(
             f"{', '.join(wrong)} belongs to one job; the schedule itself says when its jobs are due"
         )
-    max_catch_up = asked.get("max_catch_up", DEFAULT_MAX_CATCH_UP)
-    if not 1 <= max_catch_up <= _MOST_CAUGHT_UP:
-        raise ConfigurationError(f"max_catch_up is from 1 to {_MOST_CAUGHT_UP:,}, not {max_catch_up!r}")
+    max_catch_up = check_whole(asked.get("max_catch_up", DEFAULT_MAX_CATCH_UP), "max_catch_up", 1, _MOST_CAUGHT_UP)
     max_runs = asked.get("max_runs")
-    if max_runs is not None and max_runs < 1:
-        raise ConfigurationError(f"max_runs is at least 1, not {max_runs!r}")
+    if max_runs is not None:
+        check_whole(max_runs, "max_runs", 1, _MOST_STORED)
     try:
         misfire = Misfire(asked.get("misfire", Misfire.LATEST))
     except ValueError:
@@ -130,14 +154,18 @@ def build_schedule(
         overlap = Overlap(asked.get("overlap", Overlap.ALLOW))
     except ValueError:
         raise ConfigurationError(f"overlap is one of {', '.join(Overlap)}; not {asked.get('overlap')!r}") from None
-    slots, key = asked.get("slots", 1), asked.get("key")
-    if not 1 <= slots <= _MOST_SLOTS:
-        raise ConfigurationError(f"slots is from 1 to {_MOST_SLOTS:,}, not {slots!r}")
+    slots, key = check_whole(asked.get("slots", 1), "slots", 1, _MOST_SLOTS), asked.get("key")
+    if isinstance(key, str) and key.startswith(OWN_KEY_PREFIX):
+        raise ConfigurationError(
+            f"key={key!r} would be the key of a schedule of that name alone: begin it otherwise than with "
+            f"{OWN_KEY_PREFIX!r}"
+        )
     if overlap is Overlap.ALLOW and (key is not None or slots != 1):
         raise ConfigurationError("key and slots say how many may overlap: they need another overlap= than 'allow'")
     until = asked.get("until")
-    text, checked = handler.arguments.encode_checked((), dict(asked.get("arguments") or {}))
-    job_options = build_options(handler.options, **options)
+    text, checked = handler.arguments.encode_checked((), _arguments(asked.get("arguments")))
+    grace = micros(asked.get("grace", DEFAULT_GRACE_SECONDS), "grace")
+    job_options = _with_starts(build_options(handler.options, **options), asked)
     if job_options.computed:
         check_computed(job_options, handler.function, handler.kind)
         job_options = resolve(job_options, handler.function, handler.kind, handler.arguments.given(checked))
@@ -145,6 +173,11 @@ def build_schedule(
         raise ConfigurationError(
             f"The schedule {name!r} has overlap={overlap.value!r}, and its job a concurrency key: it holds one. Give "
             "the schedule that key (key=, slots=), and options={'concurrency': None}."
+        )
+    if misfire is Misfire.SKIP and grace == 0 and job_options.tolerance is None:
+        raise ConfigurationError(
+            f"The schedule {name!r} would run nothing: it is planned when its instant has passed, and with grace=0 and "
+            "misfire='skip' that is too late. Give it a grace of some seconds"
         )
     return NewSchedule(
         name=check_name(name, "a schedule's name", NAME_CHARS),
@@ -156,16 +189,24 @@ def build_schedule(
         ),
         misfire=misfire,
         max_catch_up=max_catch_up,
-        grace=micros(asked.get("grace", DEFAULT_GRACE_SECONDS), "grace"),
+        grace=grace,
         jitter=micros(asked.get("jitter", 0), "jitter"),
         until=None if until is None else instant_micros(until, "until"),
         max_runs=max_runs,
-        version=asked.get("version", 0),
+        version=check_whole(asked.get("version", 0), "version", -_MOST_STORED, _MOST_STORED),
         declared_in=declared_in,
         overlap=overlap,
         permit_key=None if key is None else check_name(key, "key", KEY_CHARS),
         slots=slots,
     )
+
+
+def _arguments(given: object) -> dict[str, Any]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise ArgumentsError(f"arguments are a dict of the handler's arguments by name, not {given!r}")
+    return dict(given)
 
 
 def _with_starts(options: Options, asked: AskedSchedule) -> Options:
@@ -196,8 +237,10 @@ class Schedules:
         """Remember what the code declares; a worker's start brings the database in step.
 
         Raises:
-            ConfigurationError: a timing that cannot be, or a name that is declared twice.
+            ConfigurationError: a keyword that there is not, a timing that cannot be, or a name that is declared twice.
         """
+        check_asked(asked)
+        check_name(name, "a schedule's name", NAME_CHARS)
         if name in self._declared:
             raise ConfigurationError(
                 f"Two schedules are named {name!r}. A job with several schedules needs a name for each: name='...'"
@@ -215,17 +258,30 @@ class Schedules:
             new = build_schedule(name, handler, cron, module_of(handler.function), **asked)
             saved[name] = self._store.save_schedule(new)
             if saved[name] is Saved.OUTRANKED:
-                logger.warning(
-                    "The schedule %r stands in a newer definition than this program's, which stays. To make this one "
-                    "win at once, give it a higher version=.",
-                    name,
-                )
+                self._warn_of_outranked(name)
         modules = {module_of(handler.function) for handler in self._app._registry.handlers()}
         for name in self._store.pause_undeclared(modules, saved.keys()):
             logger.warning("The schedule %r is not declared any more and was paused.", name)
         for name in self._store.recheck_schedules():
             logger.error("The schedule %r cannot be decoded by this version of fencepost and is not planned.", name)
         return saved
+
+    def _warn_of_outranked(self, name: str) -> None:
+        standing = self._store.get_schedule(name)
+        if standing is not None and standing.paused_reason == PausedBy.UNDECLARED and standing.paused_at is not None:
+            logger.warning(
+                "The schedule %r stays paused: a program that does not declare it any more started at %s, and for an "
+                "hour from then on the definition that it had does not come back by itself. If it is wanted, run "
+                "`fencepost schedules resume`, or give it a higher version=.",
+                name,
+                standing.paused_at.isoformat(),
+            )
+        else:
+            logger.warning(
+                "The schedule %r stands in a newer definition than this program's, which stays. To make this one win "
+                "at once, give it a higher version=.",
+                name,
+            )
 
     def upsert(
         self, name: str, job: JobFunction[..., Any] | str, cron: str | None = None, **asked: Unpack[AskedSchedule]
@@ -243,6 +299,7 @@ class Schedules:
             ArgumentsError: arguments that do not fit the handler; nothing was stored.
         """
         handler = self._app._handler(job)
+        check_asked(asked)
         new = build_schedule(name, handler, cron, None, **asked)
         upcoming = next_fire(new.timing, self._store.now())
         if upcoming is None:
@@ -317,17 +374,31 @@ class Schedules:
             if stored.max_runs is not None:
                 count = min(count, stored.max_runs - stored.runs)
         timing = build_timing(cron, every, at, anchor, timezone)
+        if name is None:
+            checked(Cron("@daily", timezone))  # of an interval too: the instants are shown in it
         start = self._store.now() if after is None else instant_micros(after, "after")
         zone = ZoneInfo(timezone)
-        instants = (instant(moment) for moment in islice(fires_after(timing, start), max(0, count)))
-        return [at.astimezone(zone) for at in instants if at is not None and (until is None or at <= until)]
+        found: builtins.list[datetime] = []
+        for moment in islice(fires_after(timing, start), max(0, count)):
+            upcoming = instant(moment)
+            assert upcoming is not None
+            if until is not None and upcoming > until:
+                break
+            try:
+                found.append(upcoming.astimezone(zone))
+            except OverflowError:  # the last hours of the year 9999
+                break
+        return found
 
     def pause(self, name: str) -> bool:
         """Stop a schedule from firing; its history stays. Returns whether it was active."""
         return self._store.pause_schedule(name)
 
     def resume(self, name: str) -> bool:
-        """Let a paused schedule fire again, from now on. Returns whether it was paused."""
+        """Let a paused schedule fire again, from now on. Returns whether it was paused.
+
+        One that has made its `max_runs`, or whose `until` has passed, fires no more: its `next_fire_at` is None.
+        """
         resumed = self._store.resume_schedule(name)
         self._app._wake_workers()
         return resumed
@@ -345,7 +416,7 @@ class Schedules:
         """
         text: str | None = None
         if arguments is not None:
-            text = self._app._handler(self.get(name).kind).arguments.encode((), dict(arguments))
+            text = self._app._handler(self.get(name).kind).arguments.encode((), _arguments(arguments))
         result = self._store.trigger_schedule(name, text)
         self._app._wake_workers()
         return JobHandle(self._store, None, result.id)
@@ -359,7 +430,8 @@ class Schedules:
 
         Raises:
             ScheduleNotFound: no such schedule.
-            ConfigurationError: a naive datetime, a range that reaches into the future, or too many instants.
+            ConfigurationError: a naive datetime, a range that reaches into the future, instants after the schedule's
+                `until`, or too many.
         """
         ids = self._store.backfill_schedule(name, instant_micros(first, "first"), instant_micros(last, "last"))
         self._app._wake_workers()
@@ -420,6 +492,8 @@ class Schedules:
         """
         if not 1 <= limit <= MOST_LISTED:
             raise ConfigurationError(f"limit is from 1 to {MOST_LISTED}, not {limit}")
+        if name is not None:
+            check_name(name, "a schedule's name", NAME_CHARS)
         wanted = [] if state is None else [state] if isinstance(state, str) else sorted(state)
         unknown = [word for word in wanted if word not in list(State)]
         if unknown:

@@ -78,7 +78,7 @@ class TestJobsList:
     def test_a_state_that_is_none_is_a_usage_error(self, run: Run, at: str) -> None:
         ended = run("jobs", "list", "--url", at, "--state", "sleeping")
         assert ended.code == 2
-        assert "sleeping" in ended.err
+        assert "Invalid value for '--state': 'sleeping' is not one of" in ended.err
         assert "succeeded" in ended.err
 
 
@@ -112,6 +112,15 @@ class TestJobsShow:
             assert ended.err.startswith("fencepost: ")
             assert ended.err.count("\n") == 1
             assert job_id in ended.err
+
+
+class TestJobsStarts:
+    def test_it_tells_the_share_that_was_kept_of_the_last_hour(self, run: Run, at: str, kept: Store) -> None:
+        assert "No job with a fixed start" in run("jobs", "starts", "--url", at).out
+        put(kept, start_at=kept.now(), tolerance=60_000_000)
+        kept.complete(claim_one(kept))
+        assert run("jobs", "starts", "--url", at).out.startswith("100.0% of fixed starts were kept: 1 kept")
+        assert run("jobs", "starts", "--within", "1h30m", "--url", at, "--json").json["kept"] == 1
 
 
 class TestJobsRetry:

@@ -188,11 +188,11 @@ class TestTheLeader:
 
     def test_a_pass_that_has_not_succeeded_for_long_is_a_warning(self, store: Store, clock: VirtualClock) -> None:
         for _ in range(20):
-            self.lead(store, Pass.MATERIALISE, Pass.PROMOTE, Pass.PERMITS)
+            self.lead(store, Pass.MATERIALISE, Pass.PROMOTE, Pass.TOKENS, Pass.TURNS, Pass.PERMITS)
             assert found(store, "passes").level is Level.OK
             clock.advance(3)
         for _ in range(20):
-            self.lead(store, Pass.PERMITS, Pass.PROMOTE)
+            self.lead(store, Pass.PERMITS, Pass.TURNS, Pass.TOKENS, Pass.PROMOTE)
             clock.advance(3)
         self.lead(store)
         finding = found(store, "passes")

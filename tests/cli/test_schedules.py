@@ -506,3 +506,15 @@ def test_the_environment_names_the_database(
 ) -> None:
     monkeypatch.setenv("FENCEPOST_URL", at)
     assert run("schedules", "list").out.splitlines()[1].startswith("hourly")
+
+
+def test_a_schedule_that_has_made_its_runs_says_so_when_it_is_resumed(
+    run: Run, at: str, timed: fencepost.App, clock: VirtualClock
+) -> None:
+    timed.schedules.upsert("hourly", "send", every=3600, max_runs=1)
+    clock.advance(3600)
+    timed.store.materialise_due()
+    timed.schedules.pause("hourly")
+    ended = run("schedules", "resume", "hourly", "--url", at)
+    assert "next never" in ended.out
+    assert "has made its 1 runs" in ended.err

@@ -318,3 +318,72 @@ def test_the_face_takes_a_start_and_refuses_what_contradicts_it(app: fencepost.A
         app.schedules.upsert("s", k, every="10s", options={"start_at": at})
     saved = app.schedules.upsert("s", k, every="10s", tolerance=0.1)
     assert (saved.tolerance, saved.on_miss) == (0.1, OnMiss.RUN_LATE)
+
+
+# By hand, and given back
+
+
+@pytest.mark.parametrize("on_miss", [OnMiss.SKIP, OnMiss.FAIL])
+def test_a_missed_start_that_is_retried_by_hand_runs(store: Store, clock: VirtualClock, on_miss: OnMiss) -> None:
+    """S10: the start is not judged twice."""
+    job_id = start_in(store, -5 * SECOND, on_miss=on_miss)
+    assert store.claim("me", kinds=["k"]) == []
+    store.retry_job(job_id)
+    claimed = claim_one(store)
+    assert (claimed.id, claimed.start) == (job_id, None)
+    assert store.complete(claimed)
+    assert store.start_figures(0) == StartFigures(late=1)
+
+
+def test_a_job_that_is_retried_by_hand_before_its_start_awaits_it(store: Store, clock: VirtualClock) -> None:
+    job_id = start_in(store, 3600 * SECOND, on_miss=OnMiss.SKIP)
+    start_at = store.now() + 3600 * SECOND
+    store.cancel_job(job_id)
+    store.retry_job(job_id)
+    promote_all(store)
+    assert store.claim("me", kinds=["k"]) == []
+    assert (row(store, job_id)["state"], row(store, job_id)["wake_at"]) == (State.SCHEDULED, start_at - EARLY_CLAIM)
+    clock.advance(3599.5)
+    promote_all(store)
+    claimed = claim_one(store)
+    assert claimed.start is not None
+    assert claimed.start.at == start_at
+
+
+def test_a_row_that_is_used_once_more_has_no_start_to_keep(store: Store, clock: VirtualClock) -> None:
+    """J6."""
+    job_id = start_in(store, 0, on_miss=OnMiss.SKIP, tolerance=0)
+    assert store.reschedule(claim_one(store), after=0)
+    clock.advance(60)
+    promote_all(store)
+    again = claim_one(store)
+    assert (again.id, again.start) == (job_id, None)
+
+
+@pytest.mark.parametrize("is_unbegun", [True, False])
+def test_a_start_that_was_given_back_unbegun_after_its_instant_is_judged(
+    store: Store, clock: VirtualClock, is_unbegun: bool
+) -> None:
+    """J8. What had begun and was handed back runs again, however late."""
+    job_id = start_in(store, 0, on_miss=OnMiss.SKIP)
+    claim_one(store)
+    assert store.release("me", is_unbegun=is_unbegun) == 1
+    clock.advance(5)
+    assert claimed_ids(store) == ([] if is_unbegun else [job_id])
+    assert row(store, job_id)["reason"] == (Reason.MISSED_START if is_unbegun else Reason.RELEASED)
+
+
+def test_a_start_that_was_cancelled_or_given_back_before_it_came_counts_nowhere(
+    store: Store, clock: VirtualClock
+) -> None:
+    start_in(store, SECOND)
+    held = claim_one(store)
+    assert store.cancel(held)
+    returned = start_in(store, SECOND)
+    claim_one(store)
+    assert store.release("me") == 1
+    assert row(store, returned)["started_at"] is None
+    clock.advance(60)
+    store.cancel_job(returned)
+    assert {row(store, job_id)["started_at"] for job_id in (held.id, returned)} == {None}
+    assert store.start_figures(0).hit_rate is None

@@ -16,7 +16,7 @@ from fencepost.schedule import Every, NewSchedule, Overlap
 from fencepost.store import Database, Store
 from fencepost.store.tables import jobs, permits
 from fencepost.testing import VirtualClock
-from tests.jobs import SECOND, new, put
+from tests.jobs import SECOND, new, overwrite, put
 
 LEASE = 30
 
@@ -387,3 +387,48 @@ def test_under_skip_instants_are_skipped_until_a_dead_workers_lease_ends_and_the
     found = Counter(str(occurrence.state) for occurrence in store.list_occurrences(schedule="s"))
     assert found["skipped"] >= 1
     assert not store.complete(dead)
+
+
+def test_under_queue_on_success_a_holder_that_is_cancelled_while_it_waits_for_its_retry_skips_those_behind_it(
+    store: Store, clock: VirtualClock
+) -> None:
+    """S7: as if it had failed while it ran."""
+    first, second = in_turn(store, clock, 2, busy=BusyPolicy.QUEUE_ON_SUCCESS)
+    (claim,) = claim_all(store)
+    assert store.retry(claim, "boom", after=60)
+    assert claim_all(store) == []
+    assert store.cancel_job(first)
+    assert states(store, first, second) == ["cancelled", "skipped"]
+    assert job(store, second).reason == Reason.DEPENDENCY_FAILED
+
+
+def test_under_queue_on_success_a_holder_that_cannot_be_decoded_any_more_skips_those_behind_it(
+    store: Store, clock: VirtualClock
+) -> None:
+    """S7, L6."""
+    first, second = in_turn(store, clock, 2, busy=BusyPolicy.QUEUE_ON_SUCCESS)
+    (claim,) = claim_all(store)
+    assert store.retry(claim, "boom", after=1)
+    assert claim_all(store) == []
+    overwrite(store, first, options="[")
+    clock.advance(1)
+    store.promote_due()
+    store.wake_freed()
+    assert claim_all(store) == []
+    assert states(store, first, second) == ["failed", "skipped"]
+    assert job(store, second).reason == Reason.DEPENDENCY_FAILED
+
+
+def test_a_retry_by_hand_waits_where_a_first_attempt_would_be_skipped(store: Store, clock: VirtualClock) -> None:
+    """S7, S10."""
+    first = constrained(store, busy=BusyPolicy.SKIP)
+    (claim,) = claim_all(store)
+    assert store.abandon(claim, "boom")
+    clock.advance(1)
+    second = constrained(store, busy=BusyPolicy.SKIP)
+    (running,) = claim_all(store)
+    store.retry_job(first)
+    assert claim_all(store) == []
+    assert states(store, first, second) == ["blocked", "running"]
+    assert store.complete(running)
+    assert [one.id for one in claim_all(store)] == [first]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from sqlalchemy import URL, create_engine, event, exc, select, update
@@ -29,7 +31,7 @@ from fencepost.errors import (
 from fencepost.ids import new_id
 from fencepost.job import Job, Options
 from fencepost.planner.passes import housekeep, seconds_until_next
-from fencepost.planning.misfire import MOST_AT_ONCE
+from fencepost.planning.misfire import MOST_AT_ONCE, plan_pass
 from fencepost.schedule import Every, Misfire, NewSchedule, Timing
 from fencepost.store import Database, Store
 from fencepost.store import schedules as statements_of
@@ -39,6 +41,7 @@ from fencepost.store.schedules import Saved
 from fencepost.store.tables import schedules
 from fencepost.testing import VirtualClock
 from tests.jobs import at_once, claim_one, other_stores, promote_all, rows, statements
+from tests.jobs import overwrite as overwrite_job
 
 SECOND = 1_000_000
 EVERY_SECOND = Every(SECOND)
@@ -287,11 +290,10 @@ def test_a_plan_from_before_a_change_writes_nothing(
     clock.advance(5)
     (row,) = due(store)
     happens(store)
-    after = store.list_schedules()
+    after = (rows(store), store.list_schedules())
 
     assert materialise(store, row) == 0
-    assert rows(store) == []
-    assert store.list_schedules() == after
+    assert (rows(store), store.list_schedules()) == after
 
 
 # S3: a change starts from now
@@ -426,7 +428,7 @@ def _after_six_hours_down(program: Program, clock: VirtualClock, **asked: Any) -
     return program.app.schedules.occurrences("five", limit=1000)
 
 
-@pytest.mark.parametrize(("asked", "run"), [({}, 1), ({"misfire": "skip", "grace": 0}, 0)], ids=["latest", "skip"])
+@pytest.mark.parametrize(("asked", "run"), [({}, 1), ({"misfire": "skip", "grace": 1}, 0)], ids=["latest", "skip"])
 def test_missed_instants_are_summarised_in_one_skipped_row(
     program: Program, clock: VirtualClock, asked: dict[str, Any], run: int
 ) -> None:
@@ -1023,6 +1025,25 @@ def test_an_occurrence_outlives_a_schedule_that_is_edited_or_deleted_while_it_ru
         {"every": 60, "grace": -1},
         {"every": 60, "options": {"key": "k"}},
         {"every": 60, "options": {"gravity": 9.81}},
+        {"every": 60, "options": None},
+        {"every": 60, "arguments": [1]},
+        {"every": 60, "time_zone": "UTC"},
+        {"every": 60, "overlaps": "skip"},
+        {"cron": 5},
+        {"cron": "0 0 * * *", "timezone": None},
+        {"every": 60, "timezone": 5},
+        {"every": 60, "max_runs": "3"},
+        {"every": 60, "max_runs": 1.5},
+        {"every": 60, "max_runs": True},
+        {"every": 60, "max_runs": 2**31},
+        {"every": 60, "max_catch_up": 2.5},
+        {"every": 60, "version": 2**31},
+        {"every": 60, "overlap": "skip", "slots": None},
+        {"every": 60, "overlap": "skip", "key": "schedule:kept"},
+        {"every": 60, "options": {"concurrency": "schedule:kept"}},
+        {"every": 60, "misfire": "skip", "grace": 0},
+        {"at": datetime(9999, 12, 31, 23, tzinfo=ZoneInfo("America/New_York"))},
+        {"every": 60, "until": datetime(1, 1, 1, tzinfo=ZoneInfo("Asia/Tokyo"))},
     ],
     ids=str,
 )
@@ -1248,7 +1269,7 @@ def test_what_was_missed_is_recorded_though_its_last_instant_has_an_occurrence(
 ) -> None:
     """S5."""
     schedules_ = program.app.schedules
-    schedules_.upsert("s", program.report, every=60, misfire="skip", grace=0)
+    schedules_.upsert("s", program.report, every=60, misfire="skip", grace=1)
     clock.advance(130)
     program.app.store.backfill_schedule("s", clock.now() - 11 * SECOND, clock.now())
     plan_all(program.app.store)
@@ -1275,3 +1296,193 @@ def test_a_schedule_that_ends_before_it_begins_is_refused(program: Program, cloc
     with pytest.raises(fencepost.ConfigurationError, match="never fire: its first instant comes after until"):
         program.app.schedules.upsert("s", program.report, every=3600, until=START + timedelta(seconds=1))
     assert program.app.schedules.list() == []
+
+
+# What passes between the planner's looks, and what no plan can be made of
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        lambda store: store.pause_schedule("s"),
+        lambda store: store.save_schedule(definition("s", Every(7 * SECOND))),
+        lambda store: store.pause_undeclared({"m"}, set()),
+    ],
+    ids=["paused", "changed", "undeclared"],
+)
+def test_what_had_passed_when_a_schedule_was_changed_or_paused_is_recorded(
+    store: Store, clock: VirtualClock, happens: Callable[[Store], object]
+) -> None:
+    """S3, S5: in the same write; what follows at that instant adds nothing."""
+    store.save_schedule(definition("s", declared_in="m"))
+    clock.advance(5)
+    happens(store)
+    store.pause_schedule("s")
+    store.resume_schedule("s")
+
+    (summary,) = rows(store)
+    assert (summary["state"], summary["reason"]) == (State.SKIPPED, Reason.MISFIRE)
+    assert json.loads(summary["result"])["missed"] == 5
+
+
+def test_a_pause_whose_commit_was_reported_as_lost_records_what_had_passed_once(
+    store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L3."""
+    store.save_schedule(definition("s"))
+    clock.advance(5)
+    lost = lose_one_commit(store, monkeypatch)
+    store.pause_schedule("s")
+    assert lost
+    assert len(rows(store)) == 1
+
+
+def test_a_summary_that_is_retried_by_hand_runs_as_its_occurrence_would(
+    program: Program, clock: VirtualClock, store: Store
+) -> None:
+    """S5, S10: with its permit, tags, tenant and options."""
+    program.app.schedules.upsert(
+        "s",
+        program.report,
+        every=1,
+        overlap="skip",
+        arguments={"day": 3},
+        options={"tags": ["nightly"], "tenant": "t", "timeout": 7, "priority": "high", "keep_result": False},
+    )
+    clock.advance(9)
+    program.app.schedules.pause("s")
+    (summary,) = program.app.schedules.occurrences("s")
+    program.app.jobs.retry(summary.id)
+
+    claim = claim_one(store, "reports.report")
+    assert (claim.id, claim.tags, claim.tenant, claim.timeout_seconds) == (summary.id, ("nightly",), "t", 7)
+    assert (claim.priority, claim.keep_result, json.loads(claim.arguments)) == ("high", False, {"day": 3})
+    assert claim.concurrency is not None
+    assert claim.fencing_token is not None
+
+
+def test_a_fault_of_one_schedule_keeps_no_other_from_being_planned(
+    store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L6."""
+    store.save_schedule(definition("bad", max_catch_up=13))
+    store.save_schedule(definition("good"))
+
+    def plan(*asked: Any, max_catch_up: int, **more: Any) -> Any:
+        if max_catch_up == 13:
+            raise ZeroDivisionError("a fault\0")
+        return plan_pass(*asked, max_catch_up=max_catch_up, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(statements_of, "plan_pass", plan)
+        clock.advance(1)
+        plan_all(store)
+    bad = store.get_schedule("bad")
+    assert bad is not None
+    assert bad.error is not None
+    assert "ZeroDivisionError" in bad.error
+    assert [job["schedule"] for job in rows(store)] == ["good"]
+    assert store.recheck_schedules() == []  # a worker's start
+    plan_all(store)
+    assert {job["schedule"] for job in rows(store)} == {"bad", "good"}
+
+
+def test_an_error_of_the_database_is_not_taken_for_a_fault_of_the_schedule(
+    store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S9."""
+    store.save_schedule(definition("s"))
+    clock.advance(1)
+
+    def refused(*_: Any) -> int:
+        raise exc.IntegrityError("INSERT", None, Exception("refused"))
+
+    monkeypatch.setattr(statements_of, "materialise", refused)
+    with pytest.raises(exc.IntegrityError):
+        store.materialise_due()
+    assert stored(store, "s")["error"] is None
+
+
+def test_a_changed_timing_or_number_of_runs_counts_anew_and_other_changes_do_not(
+    program: Program, clock: VirtualClock
+) -> None:
+    schedules_ = program.app.schedules
+
+    def run(**asked: Any) -> int:
+        before = len(schedules_.occurrences("s"))
+        schedules_.upsert("s", program.report, **asked)
+        for _ in range(4):
+            clock.advance(2)
+            plan_all(program.app.store)
+        return len(schedules_.occurrences("s")) - before
+
+    assert run(every=1, max_runs=2) == 2
+    assert run(every=1, max_runs=2, jitter=1) == 0
+    assert schedules_.get("s").next_fire_at is None
+    assert run(every=1, max_runs=3) == 3
+    assert run(every=2, max_runs=3) == 3
+    schedules_.pause("s")
+    assert schedules_.resume("s")
+    assert schedules_.get("s").next_fire_at is None  # it is spent, and says so
+
+
+def test_a_schedule_that_was_taken_out_of_the_code_comes_back_changed_at_once(
+    make_program: Callable[..., Program], clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S13: only the same definition waits for the rolling deploy to be over, and the warning says that."""
+    make_program(s={"every": 60}).starts()
+    make_program().starts()
+    clock.advance(600)
+
+    assert make_program(s={"every": 60}).starts() == {"s": Saved.OUTRANKED}
+    assert "stays paused" in caplog.text
+    assert "newer definition" not in caplog.text
+    assert make_program(s={"every": 90}).starts() == {"s": Saved.CHANGED}
+
+
+def test_a_backfill_ends_where_the_schedule_does(program: Program, clock: VirtualClock) -> None:
+    schedules_ = program.app.schedules
+    schedules_.upsert("s", program.report, every=1, until=START + timedelta(seconds=3))
+    clock.advance(10)
+    with pytest.raises(ConfigurationError, match=r"after its until=2026-01-01T00:00:03Z"):
+        schedules_.backfill("s", *seconds(2, 6))
+    assert len(schedules_.backfill("s", *seconds(2, 3))) == 2
+
+
+def test_a_row_with_an_instant_beyond_all_dates_is_shown_and_breaks_no_listing(
+    program: Program, clock: VirtualClock, store: Store
+) -> None:
+    """L6."""
+    program.app.schedules.upsert("s", program.report, every=1)
+    clock.advance(1)
+    plan_all(store)
+    (job,) = rows(store)
+    overwrite_job(store, str(job["id"]), run_at=2**62, deadline=-(2**62))
+    overwrite(store, "s", until=2**62, next_fire_at=-(2**62))
+
+    (found,) = program.app.schedules.list()
+    assert found.until == datetime.max.replace(tzinfo=UTC)
+    assert found.next_fire_at == datetime.min.replace(tzinfo=UTC)
+    (shown,) = program.app.jobs.list()
+    assert (shown.run_at, shown.deadline) == (found.until, found.next_fire_at)
+
+
+@pytest.mark.parametrize("name", ["a\ud800", "a\0b", ""])
+def test_a_name_that_no_schedule_can_have_is_not_there(program: Program, name: str) -> None:
+    schedules_ = program.app.schedules
+    for act in (schedules_.trigger, schedules_.get, schedules_.pause, schedules_.resume, schedules_.delete):
+        with pytest.raises(ScheduleNotFound):
+            act(name)
+
+
+def test_a_declaration_with_a_keyword_that_there_is_not_is_refused_where_it_stands(program: Program) -> None:
+    with pytest.raises(ConfigurationError, match=r"no time_zone=; did you mean timezone="):
+        program.declare("s", "0 0 * * *", time_zone="Europe/Berlin")
+
+
+@pytest.mark.parametrize("asked", [{"every": "1h30m"}, {"cron": "0 * * * *"}], ids=str)
+def test_a_preview_ends_with_the_year_9999(program: Program, asked: dict[str, Any]) -> None:
+    after = datetime(9999, 12, 30, 12, 10, tzinfo=UTC)
+    found = program.app.schedules.preview(after=after, timezone="Asia/Tokyo", count=1000, **asked)
+    assert 0 < len(found) < 1000
+    assert found[-1].year == 9999

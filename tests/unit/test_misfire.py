@@ -197,6 +197,19 @@ def test_it_makes_max_runs_occurrences_and_no_more() -> None:
     )
 
 
+def test_instants_that_have_an_occurrence_already_hide_none_behind_them() -> None:
+    """However many they are: the cursor goes to the first that is left, and never past one."""
+    cursor, now = NOON, NOON + 2000 * SECOND
+    taken = frozenset(range(cursor, cursor + MOST_AT_ONCE * SECOND, SECOND))
+    made: list[Micros] = []
+    following: Micros | None = cursor
+    while following is not None and following <= now:
+        one = plan(Every(SECOND), following, now, grace=DAY, taken=taken, runs_left=100_000)
+        made += one.fires
+        following = one.cursor
+    assert made == list(range(cursor + MOST_AT_ONCE * SECOND, now + 1, SECOND))
+
+
 def test_a_single_instant_that_was_missed_runs_late_or_is_summarised() -> None:
     """S5."""
     once = Once(NOON)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fencepost.errors import ConfigurationError
 from fencepost.store.rows import instant
-from fencepost.timing import instant_micros, micros, seconds
+from fencepost.timing import instant_micros, micros, parse_duration, seconds
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,32 @@ def test_an_instant_survives_to_the_microsecond(naive: datetime, minutes: int) -
     assert back == aware
     assert back is not None
     assert back.tzinfo is UTC
+
+
+@pytest.mark.parametrize(
+    "beyond",
+    [
+        datetime.max.replace(tzinfo=timezone(timedelta(hours=-1))),
+        datetime.min.replace(tzinfo=timezone(timedelta(hours=1))),
+    ],
+    ids=str,
+)
+def test_an_instant_that_leaves_the_years_1_to_9999_in_utc_is_refused(beyond: datetime) -> None:
+    with pytest.raises(ConfigurationError, match=r"^until=.*years 1 to 9999"):
+        instant_micros(beyond, "until")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("1h30m", 5400), ("1h 30m", 5400), ("250ms", 0.25), ("1.5", 1.5), ("2W", 1_209_600)]
+)
+def test_a_duration_is_read_from_a_text(text: str, expected: float) -> None:
+    assert parse_duration(text, "every") == expected
+
+
+@pytest.mark.parametrize("text", ["", "soon", "1h30", "h", "-5s", "1 2s", "\N{ARABIC-INDIC DIGIT ONE}s"])
+def test_a_text_that_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^every is a duration such as"):
+        parse_duration(text, "every")
 
 
 def test_a_repeated_wall_time_stands_for_two_instants() -> None:

@@ -9,10 +9,11 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from sqlalchemy import exc
+from typer.core import TyperGroup
 from typer.main import get_command
 
 import fencepost
@@ -31,7 +32,20 @@ from fencepost.errors import FencepostError
 
 __all__ = ["cli", "main"]
 
+
+class _Commands(TyperGroup):
+    """Says what is wrong with an option's value without the name of the library that found it out."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
+            raise
+
+
 cli = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

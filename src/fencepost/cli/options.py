@@ -9,6 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from fencepost.errors import ConfigurationError
+from fencepost.timing import parse_duration
+
 __all__ = [
     "AppArgument",
     "AppOption",
@@ -21,25 +24,24 @@ __all__ = [
     "object_of",
 ]
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
 _PLAIN = re.compile(r"\d+(?:\.\d+)?")
 
 
 def duration(text: str | float) -> float:
     """Seconds from `90s`, `15m`, `1h30m`, `7d`, or a plain number of seconds."""
-    if isinstance(text, float):  # Typer has its defaults parsed too
-        return text
-    return float(text) if _PLAIN.fullmatch(text.strip()) else age(text)
+    if not isinstance(text, str):  # Typer has its defaults parsed too
+        return float(text)
+    try:
+        return parse_duration(text, repr(text))
+    except ConfigurationError as error:
+        raise typer.BadParameter(f"{text!r} is no duration. Write 90s, 15m, 12h, 7d or 1h30m.") from error
 
 
 def age(text: str) -> float:
     """Seconds from a duration with its unit: a plain number would be days to one reader and seconds to another."""
-    plain = text.strip().lower()
-    parts = _PART.findall(plain)
-    if not parts or "".join(number + unit for number, unit in parts) != plain:
+    if _PLAIN.fullmatch(text.strip()):
         raise typer.BadParameter(f"{text!r} is no duration. Write 90s, 15m, 12h, 7d or 1h30m.")
-    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+    return duration(text)
 
 
 def instant_of(text: str | None, name: str) -> datetime | None:

@@ -270,6 +270,7 @@ def set_schedule(
         return
     assert now is not None
     line(f"{saved.name} fires {_when(saved)} ({saved.timezone}); next {_at(saved.next_fire_at, now) or 'never'}.")
+    _hint_if_spent(saved)
     if before is not None and before.declared_in is not None:
         hint(f"{before.declared_in} declares it: a worker of that program may set it back to what the code says.")
 
@@ -302,14 +303,16 @@ def resume(name: NameArgument, url: UrlOption = None, app: AppOption = None, as_
     """
     with opened(url, app) as target:
         changed = target.schedules.resume(name)
-        upcoming = target.schedules.get(name).next_fire_at
+        resumed = target.schedules.get(name)
         now = instant(target.store.now())
+    upcoming = resumed.next_fire_at
     if as_json:
         write_json({"schedule": name, "paused": False, "changed": changed, "next_fire_at": upcoming})
         return
     assert now is not None
     said = "is resumed" if changed else "was not paused"
     line(f"{name} {said}; next {_at(upcoming, now) or 'never'}.")
+    _hint_if_spent(resumed)
 
 
 @schedules.command()
@@ -450,6 +453,13 @@ def _preview(cron: str | None, every: float | None, timezone: str, after: dateti
         return app.schedules.preview(cron=cron, every=every, timezone=timezone, after=after, count=number)
     finally:
         app.close()
+
+
+def _hint_if_spent(schedule: Schedule) -> None:
+    if schedule.next_fire_at is None and schedule.max_runs is not None and schedule.runs >= schedule.max_runs:
+        hint(
+            f"It has made its {schedule.max_runs} runs. They are counted anew when its timing or --max-runs is changed."
+        )
 
 
 def _as_json(schedule: Schedule, figures: ScheduleFigures | None) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from cronsim import CronSim, CronSimError
 from fencepost.errors import ConfigurationError
 from fencepost.job import Micros
 from fencepost.schedule import Cron, Every, Once, Timing
+from fencepost.timing import LAST_INSTANT
 
 __all__ = ["checked", "count_between", "fires_after", "jitter_of", "last_between", "next_fire"]
 
@@ -97,7 +98,7 @@ def fires_after(timing: Timing, after: Micros) -> Iterator[Micros]:
                 yield at
         case Every(period, anchor):
             at = anchor + ((after - anchor) // period + 1) * period
-            while True:
+            while at <= LAST_INSTANT:
                 yield at
                 at += period
         case Cron():
@@ -149,7 +150,7 @@ def _cron_after(cron: Cron, after: Micros) -> Iterator[Micros]:
     zone = _zone(cron.timezone)
     sim = _parsed(cron.expression)
     try:
-        day = _local(after, zone).date()
+        day = _local(min(after, LAST_INSTANT), zone).date()
         last_year = day.year + _SEARCHED_YEARS
         while day.year <= last_year:
             for at in _instants_of(sim, day, zone, after):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 
 from fencepost.job import Micros
 from fencepost.planning.cron import count_between, fires_after, last_between, next_fire
 from fencepost.schedule import Misfire, Timing
 
-__all__ = ["MOST_AT_ONCE", "Missed", "Plan", "plan_pass"]
+__all__ = ["MOST_AT_ONCE", "Missed", "Plan", "missed_between", "plan_pass"]
 
 MOST_AT_ONCE = 500
 """Occurrences made in one transaction; what is left is made in the next."""
@@ -77,12 +77,14 @@ def plan_pass(
     late_from = now - grace
     last_missed = min(horizon, late_from - 1)
     in_grace = takewhile(lambda at: at <= horizon, fires_after(timing, max(cursor, late_from) - 1))
-    late = [*islice(in_grace, MOST_AT_ONCE + 1)]
-    wanted = {Misfire.SKIP: 0, Misfire.LATEST: 0 if late else 1, Misfire.CATCH_UP: max_catch_up}[misfire]
+    first_late = next(in_grace, None)
+    wanted = {Misfire.SKIP: 0, Misfire.LATEST: int(first_late is None), Misfire.CATCH_UP: max_catch_up}[misfire]
     chosen = last_between(timing, cursor, last_missed, wanted)
-    fires = [at for at in (*chosen, *late) if at not in taken]
+    # What is taken is left out before the rest is cut: what stands beyond the cut is where the cursor goes.
+    late = [] if first_late is None else (at for at in chain((first_late,), in_grace) if at not in taken)
+    fires = [*(at for at in chosen if at not in taken), *islice(late, MOST_AT_ONCE + 1)]
     most = MOST_AT_ONCE if runs_left is None else min(MOST_AT_ONCE, runs_left)
-    missed = _missed(timing, cursor, last_missed, chosen)
+    missed = missed_between(timing, cursor, chosen[0] - 1 if chosen else last_missed)
     if len(fires) > most:
         fires, after = fires[:most], fires[most]
         following: Micros | None = after
@@ -94,15 +96,15 @@ def plan_pass(
     return Plan(tuple(fires), missed, following)
 
 
-def _missed(timing: Timing, cursor: Micros, last_missed: Micros, chosen: list[Micros]) -> Missed | None:
-    end = chosen[0] - 1 if chosen else last_missed
-    count = count_between(timing, cursor, end)
+def missed_between(timing: Timing, first: Micros, last: Micros) -> Missed | None:
+    """The instants from `first` to `last`, both included, as missed ones; None: there are none."""
+    count = count_between(timing, first, last)
     if count == 0:
         return None
-    first = next_fire(timing, cursor - 1)
-    (last,) = last_between(timing, cursor, end, 1)
-    assert first is not None, "it was counted"
-    return Missed(count, first, last)
+    earliest = next_fire(timing, first - 1)
+    (latest,) = last_between(timing, first, last, 1)
+    assert earliest is not None, "it was counted"
+    return Missed(count, earliest, latest)
 
 
 def _is_over(at: Micros, until: Micros | None, runs_left: int | None) -> bool:

@@ -16,6 +16,9 @@
 Success is not in it, since it depends on nothing: whatever the attempt, its job has succeeded, with attempts and error
 kept. `store.settle` alone says so, in one statement for many.
 
+An attempt whose fixed start lies ahead, or was given back before its handler began, has not been tried: a release, or a
+reclaim before the start, leaves its job as it was before the claim.
+
 If a cancellation was requested while it ran, every outcome that would bring the job back cancels it instead.
 """
 
@@ -76,6 +79,7 @@ class Outcome(NamedTuple):
         reason: why; each verb has its default.
         delay: microseconds until the job is due again; None with `retry`: the job's backoff decides.
         run_at: the instant it is due again, with `reschedule` (takes precedence over `delay`).
+        is_unbegun: with `release`: no handler has begun, so that a fixed start is still to be kept.
     """
 
     verb: Verb
@@ -84,6 +88,7 @@ class Outcome(NamedTuple):
     reason: Reason | None = None
     delay: Micros | None = None
     run_at: Micros | None = None
+    is_unbegun: bool = False
 
     @property
     def is_returning(self) -> bool:
@@ -201,8 +206,10 @@ def next_state(
             state, new_rank, wake_at = waiting(ended.priority, start.at, now, start_at=start.at)
         return Change(state, _known_reason(ended.reason), max(attempts - 1, 0), new_rank, wake_at)
 
-    if ended.start is not None and ended.start.at > now and verb in (Verb.RELEASE, Verb.RECLAIM):
-        return awaiting(ended.start)
+    if ended.start is not None:
+        has_begun = ended.start.at <= now and not (outcome.is_unbegun and ended.reason is None)
+        if verb in (Verb.RELEASE, Verb.RECLAIM) and not has_begun:
+            return awaiting(ended.start)
     match verb:
         case Verb.ABANDON:
             return final(State.FAILED, outcome.reason or Reason.ABANDONED)
@@ -241,6 +248,8 @@ def next_state(
             )
         case Verb.RESCHEDULE:
             at = outcome.run_at if outcome.run_at is not None else now + (outcome.delay or 0)
+            if ended.start is not None:
+                at = max(at, ended.start.at + 1)  # due after its start: there is none to keep any more
             return due(at, None, attempts=0, run_at=at, clears_error=True)
 
 

@@ -6,16 +6,18 @@ concern: enqueue, claim, settle, leases, promote, control, retention, listing, w
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import copy
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from sqlalchemy import exc
 from sqlalchemy.engine import Connection
 
 from fencepost.codec import ResultCodec
-from fencepost.errors import ConfigurationError
+from fencepost.errors import ConfigurationError, FencepostError
 from fencepost.ids import new_id
 from fencepost.job import DEFAULT_LEASE_SECONDS, Claim, EnqueueResult, Job, Lease, Micros, NewJob, Reason
 from fencepost.labels import NO_LABELS, LabelSet, check_labels
@@ -75,6 +77,8 @@ __all__ = [
     "Store",
     "WorkerRecord",
 ]
+
+logger = logging.getLogger("fencepost.store")
 
 T = TypeVar("T")
 
@@ -330,10 +334,13 @@ class Store:
 
         return self._write(renew)
 
-    def release(self, owner: str, held: Iterable[Lease] | None = None) -> int:
-        """Give back `owner`'s leases (all, or those named) without spending the attempts: ready at once."""
+    def release(self, owner: str, held: Iterable[Lease] | None = None, *, is_unbegun: bool = False) -> int:
+        """Give back `owner`'s leases (all, or those named) without spending the attempts: ready at once.
+
+        With `is_unbegun` no handler of theirs has begun, and fixed starts are still to be kept.
+        """
         kept = None if held is None else list(held)
-        return self._write(lambda conn: leases.release(self.database, conn, owner, kept))
+        return self._write(lambda conn: leases.release(self.database, conn, owner, kept, is_unbegun=is_unbegun))
 
     def report_progress(self, reports: Sequence[tuple[Lease, float, str | None]]) -> None:
         """Store how far running jobs have come, while their leases hold."""
@@ -679,8 +686,18 @@ class Store:
         """
         due = self._read(lambda conn: schedules.due_schedules(conn, self.database.now(conn), batch=batch))
         for row in due:
-            self._write(lambda conn, row=row: schedules.materialise(self.database, conn, row))  # type: ignore[misc]
+            self._materialise(row)
         return len(due)
+
+    def _materialise(self, row: Any) -> None:
+        try:
+            self._write(lambda conn: schedules.materialise(self.database, conn, row))
+        except (FencepostError, exc.SQLAlchemyError):
+            raise  # of the database, or of the lead
+        except Exception as error:  # a fault of this one must not keep the others from being planned
+            logger.exception("The schedule %r could not be planned, and is left out until it can be.", row.name)
+            text = f"It could not be planned: {type(error).__name__}: {error}. Save it anew, or upgrade fencepost."
+            self._write(lambda conn: schedules.set_error(conn, row, text))
 
     def next_plan_at(self) -> Micros | None:
         """The earliest instant at which a schedule is to be planned, or None."""

@@ -104,7 +104,7 @@ def _refuse(
     waiting: dict[str, list[Demand]] = defaultdict(list)
     for rank, claim, _, demand in refused:
         policy = None if claim.concurrency is None else claim.concurrency.busy
-        if demand.gate is Gate.CONCURRENCY and policy is BusyPolicy.SKIP and claim.attempt == 1:
+        if demand.gate is Gate.CONCURRENCY and policy is BusyPolicy.SKIP and _is_new(claim):
             skipped.append((claim, Outcome(Verb.SKIP, reason=Reason.SINGLETON)))
             continue
         room = rooms[demand.digest]
@@ -118,6 +118,11 @@ def _refuse(
     if blocked:
         database.dialect.update_rows(conn, block_rows, _BLOCK_NAMES, sorted(blocked))
     return waiting
+
+
+def _is_new(claim: Claim) -> bool:
+    """Whether nothing has become of it yet. A retry by hand counts its attempts anew, and keeps its history."""
+    return claim.attempt == 1 and claim.reason is None and claim.history is None
 
 
 def _pass_on(rooms: dict[str, Room], refused: Sequence[tuple[int, Claim, list[Demand], Demand]]) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from sqlalchemy import and_, bindparam, case, exc, func, null, select, update
 from sqlalchemy.engine import Connection
 
 from fencepost.errors import InvalidTransition, JobNotFound, StoreUnavailable
-from fencepost.job import FINAL_STATES, BusyPolicy, EnqueueResult, Priority, Reason, State
+from fencepost.job import FINAL_STATES, BusyPolicy, EnqueueResult, Micros, Priority, Reason, State
+from fencepost.planning.outcome import waiting
 from fencepost.planning.rank import rank
 from fencepost.store.database import Database
 from fencepost.store.dependencies import revive_successors
 from fencepost.store.permits import release_cancelled
+from fencepost.store.rows import UNREADABLE, fixed_start
 from fencepost.store.tables import jobs, line_of_row, live_key_of, queues, told_at
 
 __all__ = ["cancel_job", "paused_queues", "retry_job", "set_paused"]
@@ -25,7 +28,10 @@ _SEQUENCE = select(jobs.c.permit_key).where(
 _RETRIABLE = [State.FAILED, State.CANCELLED, State.SKIPPED]
 
 
-_RETRIED = ("state", "kind", "queue", "labels", "priority", "dedup_key", "permit_key", "limits", "has_successors")
+_RETRIED = (
+    *("state", "kind", "queue", "labels", "priority", "dedup_key", "permit_key", "limits"),
+    *("created_at", "options", "has_successors"),
+)
 
 
 def cancel_job(database: Database, conn: Connection, job_id: str) -> bool:
@@ -88,6 +94,8 @@ def cancel_job(database: Database, conn: Connection, job_id: str) -> bool:
 def retry_job(database: Database, conn: Connection, job_id: str) -> EnqueueResult:
     """Make a failed, cancelled or skipped job ready again, with a fresh budget of attempts and no deadline.
 
+    A fixed start that lies ahead is awaited as before; one that has passed is not judged any more.
+
     Those that were skipped because it had not succeeded wait for it again, all the way down, in the same transaction.
     What it waited for itself is not asked again: whoever retries a job wants it to run.
 
@@ -116,17 +124,24 @@ def retry_job(database: Database, conn: Connection, job_id: str) -> EnqueueResul
             "Upgrade fencepost to retry it."
         ) from error
     live_key = None if row.dedup_key is None else live_key_of(row.kind, row.dedup_key)
+    start_at = _start_of(row.options)
+    if start_at is not None and start_at > now:
+        run_at = start_at
+        state, new_rank, wake_at = waiting(priority, start_at, now, start_at=start_at)
+    else:
+        run_at = max(now, row.created_at + 1)  # due later than it was made, so the start that has passed is none
+        state, new_rank, wake_at = State.READY, rank(priority, now), None
     again = (
         update(jobs)
         .where(jobs.c.id == job_id, jobs.c.state == row.state)
         .values(
-            state=State.READY.value,
+            state=state.value,
             reason=null(),
-            line=line_of_row(row),
-            rank=rank(priority, now),
-            wake_at=null(),
+            line=None if new_rank is None else line_of_row(row),
+            rank=new_rank,
+            wake_at=wake_at,
+            run_at=run_at,
             waits_for=case((jobs.c.waits_for.is_not(None), 0), else_=null()),
-            run_at=now,
             attempts=0,
             deadline=null(),
             finished_at=null(),
@@ -151,6 +166,14 @@ def retry_job(database: Database, conn: Connection, job_id: str) -> EnqueueResul
     if row.has_successors:
         revive_successors(conn, job_id, now)
     return EnqueueResult(job_id, created=True)
+
+
+def _start_of(options: str | None) -> Micros | None:
+    try:
+        start = None if options is None else fixed_start(json.loads(options))
+    except UNREADABLE:
+        return None  # who claims it will say so
+    return None if start is None else start.at
 
 
 def set_paused(database: Database, conn: Connection, queue: str, *, paused: bool) -> None:

@@ -19,7 +19,7 @@ from fencepost.store.demands import encode_limits
 from fencepost.store.dialects import Dialect
 from fencepost.store.tables import gate_of, jobs, line_of, live_key_of, turn_line_of
 
-__all__ = ["insert_jobs"]
+__all__ = ["final_columns", "insert_jobs"]
 
 _MOST_ROUNDS = 50
 _DEFAULTS = Options()
@@ -230,6 +230,15 @@ def _template(job: NewJob, now: Micros, fair: Collection[str]) -> _Template:
     } | present
     columns = ("id", "arguments", *shared)
     return _Template(columns if rank is None else (*columns, "rank"), tuple(shared.values()), rank, live_key)
+
+
+def final_columns(job: NewJob, now: Micros) -> dict[str, Any]:
+    """The columns of a job that is final from the first, but for its state: all that a retry by hand needs."""
+    template = _template(job, now, ())
+    held = dict(zip(template.columns, _row(job, template, 0), strict=True))
+    for waiting_column in ("state", "line", "rank", "wake_at", "live_key"):
+        held.pop(waiting_column, None)
+    return held
 
 
 def _encode_rare(options: Options) -> str | None:

@@ -88,7 +88,14 @@ _EXPIRED = (
 _EXPIRED_OF = _running(and_(jobs.c.lease_until <= bindparam("now"), jobs.c.id.in_(bindparam("ids", expanding=True))))
 
 
-def release(database: Database, conn: Connection, owner: str, leases: Iterable[Lease] | None = None) -> int:
+def release(
+    database: Database,
+    conn: Connection,
+    owner: str,
+    leases: Iterable[Lease] | None = None,
+    *,
+    is_unbegun: bool = False,
+) -> int:
     """Give attempts back unspent: `owner`'s own and only those (J8). They are ready at once.
 
     Args:
@@ -96,11 +103,12 @@ def release(database: Database, conn: Connection, owner: str, leases: Iterable[L
         conn: in a transaction that can write.
         owner: who gives back.
         leases: which; None: all that it holds.
+        is_unbegun: none of their handlers has begun, so that fixed starts are still to be kept.
     """
     now = database.now_and_pin(conn)
     wanted = None if leases is None else {(lease.job_id, lease.token) for lease in leases if lease.owner == owner}
     giving = [
-        (claim, outcome or Outcome(Verb.RELEASE))
+        (claim, outcome or Outcome(Verb.RELEASE, is_unbegun=is_unbegun))
         for claim, outcome in _claims(conn.execute(_RUNNING_OF, {"owner": owner}).fetchall(), now)
         if wanted is None or (claim.id, claim.lease.token) in wanted
     ]

@@ -206,7 +206,7 @@ def prune_idle(database: Database, conn: Connection, *, batch: int) -> int:
     Returns:
         How many were deleted.
     """
-    now = database.now(conn)
+    now = database.now_and_pin(conn)
     idle = [row.digest for row in conn.execute(_IDLE_BUCKETS, {"nanos": now * 1000, "batch": batch})]
     if idle:
         conn.execute(delete(limits).where(limits.c.digest.in_(idle)))

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Row
 
+from fencepost.codec import clean_text
 from fencepost.job import (
     Attempt,
     Backoff,
@@ -30,6 +31,7 @@ from fencepost.job import (
 )
 from fencepost.store.demands import limits_from_text, waits_for
 from fencepost.store.tables import jobs
+from fencepost.timing import FIRST_INSTANT, LAST_INSTANT
 
 __all__ = [
     "CLAIM_COLUMNS",
@@ -38,7 +40,9 @@ __all__ = [
     "claim_from_row",
     "fixed_start",
     "instant",
+    "is_storable",
     "job_from_row",
+    "shown",
     "unreadable_text",
 ]
 
@@ -71,8 +75,25 @@ _PRIORITIES = {priority.value: priority for priority in Priority}
 
 
 def instant(micros: Micros | None) -> datetime | None:
-    """A stored instant as an aware datetime in UTC. (Not by way of a float, which would lose microseconds.)"""
-    return None if micros is None else _EPOCH + timedelta(microseconds=micros)
+    """A stored instant as an aware datetime in UTC. (Not by way of a float, which would lose microseconds.)
+
+    One that no datetime can be (a damaged row, or one that was not checked) is shown as the nearest that can.
+    """
+    return None if micros is None else _instant(micros)
+
+
+def _instant(micros: Micros) -> datetime:
+    return _EPOCH + timedelta(microseconds=min(max(micros, FIRST_INSTANT), LAST_INSTANT))
+
+
+def is_storable(text: object) -> bool:
+    """Whether it is a text that every database can be asked for: no NUL, no lone surrogate."""
+    return isinstance(text, str) and clean_text(text) == text
+
+
+def shown(micros: Micros) -> str:
+    """A stored instant in ISO 8601, in UTC."""
+    return _instant(micros).isoformat().replace("+00:00", "Z")
 
 
 def unreadable_text(error: Exception) -> str:
@@ -107,6 +128,8 @@ def claim_from_row(row: Any, owner: str, claimed_at: Micros) -> Claim:
         if not (timeout is None or _is_number(timeout)) or not _is_number(duration_hint):
             raise ValueError(f"the options {options} hold no durations")
         start = fixed_start(rare)
+        if start is not None and run_at is not None and run_at > max(start.at, created_at):
+            start = None  # it was retried by hand, or rescheduled, since
     if history is not None and not isinstance(json.loads(history), list):
         raise ValueError("the history is no list")
     return Claim(
@@ -190,9 +213,9 @@ def job_from_row(row: Row[Any]) -> Job:
         attempts=values["attempts"],
         max_attempts=values["max_attempts"],
         key=values["dedup_key"],
-        run_at=_EPOCH + timedelta(microseconds=due),
+        run_at=_instant(due),
         deadline=instant(values["deadline"]),
-        created_at=_EPOCH + timedelta(microseconds=values["created_at"]),
+        created_at=_instant(values["created_at"]),
         started_at=instant(values["started_at"]),
         finished_at=instant(values["finished_at"]),
         start_at=instant(_number(start.get("at"))),
@@ -252,7 +275,7 @@ def _history(text: str | None) -> tuple[Attempt, ...]:
         try:
             attempt = Attempt(
                 attempt=entry["attempt"],
-                at=_EPOCH + timedelta(microseconds=entry["at"]),
+                at=_instant(entry["at"]),
                 reason=_word(Reason, entry["reason"]),
                 worker=entry["worker"],
                 error=entry.get("error"),

@@ -17,9 +17,10 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import Any
 
-from sqlalchemy import BigInteger, and_, bindparam, delete, func, not_, null, select, update
+from sqlalchemy import BigInteger, ColumnElement, and_, bindparam, delete, func, not_, null, select, update
 from sqlalchemy.engine import Connection
 
+from fencepost.codec import clean_text
 from fencepost.errors import ConfigurationError, ScheduleNotFound, StoreUnavailable
 from fencepost.ids import new_id
 from fencepost.job import (
@@ -34,14 +35,14 @@ from fencepost.job import (
     Trigger,
 )
 from fencepost.planning.cron import fires_after, jitter_of, next_fire
-from fencepost.planning.misfire import Missed, plan_pass
+from fencepost.planning.misfire import Missed, missed_between, plan_pass
 from fencepost.planning.rank import EARLY_CLAIM
-from fencepost.schedule import NewSchedule, Overlap, Schedule
+from fencepost.schedule import OWN_KEY_PREFIX, NewSchedule, Overlap, Schedule
 from fencepost.store.database import Database
 from fencepost.store.definitions import definition_columns, schedule_from_row, shown_schedule
 from fencepost.store.dependencies import is_needed
-from fencepost.store.enqueue import insert_jobs
-from fencepost.store.rows import instant
+from fencepost.store.enqueue import final_columns, insert_jobs
+from fencepost.store.rows import is_storable, shown
 from fencepost.store.tables import jobs, schedules
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "recheck_undecodable",
     "resume_schedule",
     "save_schedule",
+    "set_error",
     "trigger_schedule",
 ]
 
@@ -121,15 +123,19 @@ def save_schedule(database: Database, conn: Connection, new: NewSchedule) -> Sav
 
     Of two definitions the higher version wins. Of two of equal version the later one wins once: the one that it
     replaced cannot come back for an hour, so that old and new processes of a rolling deploy do not take turns.
+
+    What had passed of the old definition and was not planned yet is recorded as missed in that write. A changed timing
+    or `max_runs` counts its runs from 0.
     """
     now = database.now(conn)
     definition = definition_columns(new)
     digest = blake2b(json.dumps(definition, sort_keys=True).encode(), digest_size=16).hexdigest()
     columns = definition | {"version": new.version, "config_hash": digest, "declared_in": new.declared_in}
-    fresh = _cursor_at(new, next_fire(new.timing, now)) | {"paused_at": None, "paused_reason": None, "error": None}
+    unpaused: dict[str, Any] = {"paused_at": None, "paused_reason": None, "error": None}
     for _ in range(_MOST_ROUNDS):
         found = conn.execute(_BY_NAME, {"name": new.name}).first()
         if found is None:
+            fresh = _first_cursor(new, now, 0) | unpaused
             values = columns | fresh | {"name": new.name, "runs": 0, "created_at": now, "updated_at": now}
             conn.execute(database.dialect.ignoring_conflicts(schedules).values(values))
             stored = conn.execute(_BY_NAME, {"name": new.name}).first()
@@ -145,13 +151,16 @@ def save_schedule(database: Database, conn: Connection, new: NewSchedule) -> Sav
         if found.config_hash != digest:
             superseded[found.config_hash] = now
         recent = {hash_: at for hash_, at in superseded.items() if hash_ != digest and now - at < _SETTLING}
+        counts_anew = (found.timing, found.max_runs) != (columns["timing"], columns["max_runs"])
+        runs = 0 if counts_anew else found.runs
+        fresh = _first_cursor(new, now, runs) | unpaused
         changed = conn.execute(
             update(schedules)
-            .where(schedules.c.name == new.name, schedules.c.config_hash == found.config_hash)
-            .where(schedules.c.version == found.version)
-            .values(columns | fresh | {"superseded": json.dumps(recent), "updated_at": now})
+            .where(_stands_at(found), schedules.c.version == found.version)
+            .values(columns | fresh | {"runs": runs, "superseded": json.dumps(recent), "updated_at": now})
         )
         if changed.rowcount == 1:
+            _record_overdue(database, conn, found, now)
             return Saved.CHANGED
     raise StoreUnavailable(f"The schedule {new.name!r} was changed faster than it could be saved. Save it again.")
 
@@ -162,8 +171,8 @@ def _is_outranked(found: Any, new: NewSchedule, digest: str, superseded: dict[st
     if new.declared_in is None:
         return False
     replaced_at = superseded.get(digest)
-    if replaced_at is None and found.paused_reason == PausedBy.UNDECLARED:
-        replaced_at = found.paused_at
+    if replaced_at is None and found.config_hash == digest and found.paused_reason == PausedBy.UNDECLARED:
+        replaced_at = found.paused_at  # it was taken out of the code; what is not the same is newer than that
     return replaced_at is not None and now - replaced_at < _SETTLING
 
 
@@ -192,17 +201,51 @@ def pause_undeclared(
         schedules.c.paused_at.is_(None),
     )
     names = [row.name for row in conn.execute(select(schedules.c.name).where(gone).order_by(schedules.c.name))]
-    return [name for name in names if pause_schedule(conn, name, now, PausedBy.UNDECLARED)]
+    return [name for name in names if _pause(database, conn, name, now, PausedBy.UNDECLARED)]
 
 
-def pause_schedule(conn: Connection, name: str, now: Micros, by: PausedBy) -> bool:
-    """Stop planning a schedule. Its history stays. Returns whether it was being planned."""
-    paused = conn.execute(
-        update(schedules)
-        .where(schedules.c.name == name, schedules.c.paused_at.is_(None))
-        .values(paused_at=now, paused_reason=by.value, next_fire_at=null(), plan_at=null())
+def _pause(database: Database, conn: Connection, name: str, now: Micros, by: PausedBy) -> bool:
+    """Stop planning a schedule. What had passed and was not planned yet is recorded as missed.
+
+    Returns:
+        Whether it was being planned.
+    """
+    for _ in range(_MOST_ROUNDS):
+        found = conn.execute(_BY_NAME, {"name": name}).first()
+        if found is None or found.paused_at is not None:
+            return False
+        paused = conn.execute(
+            update(schedules)
+            .where(_stands_at(found), schedules.c.paused_at.is_(None))
+            .values(paused_at=now, paused_reason=by.value, next_fire_at=null(), plan_at=null())
+        )
+        if paused.rowcount == 1:
+            _record_overdue(database, conn, found, now)
+            return True
+    raise StoreUnavailable(f"The schedule {name!r} was changed faster than it could be paused. Pause it again.")
+
+
+def _stands_at(found: Any) -> ColumnElement[bool]:
+    """Whether a schedule's definition and cursor are still those that were read."""
+    return and_(
+        schedules.c.name == found.name,
+        schedules.c.config_hash == found.config_hash,
+        schedules.c.next_fire_at.is_not_distinct_from(found.next_fire_at),
     )
-    return paused.rowcount == 1
+
+
+def _record_overdue(database: Database, conn: Connection, found: Any, now: Micros) -> None:
+    """Record as missed what had passed of a definition that ends here, and that no planner has come to."""
+    if found.next_fire_at is None or found.next_fire_at > now:
+        return
+    try:
+        schedule = schedule_from_row(found)
+    except ConfigurationError:
+        return  # nothing is known of its instants
+    last = now if schedule.until is None else min(now, schedule.until)
+    missed = missed_between(schedule.timing, found.next_fire_at, last)
+    if missed is not None:
+        _record_missed(database, conn, schedule, missed, now)
 
 
 def pause_by_operator(database: Database, conn: Connection, name: str) -> bool:
@@ -211,11 +254,13 @@ def pause_by_operator(database: Database, conn: Connection, name: str) -> bool:
     Raises:
         ScheduleNotFound: no such schedule.
     """
-    return pause_schedule(conn, _named(conn, name).name, database.now(conn), PausedBy.OPERATOR)
+    return _pause(database, conn, _named(conn, name).name, database.now(conn), PausedBy.OPERATOR)
 
 
 def resume_schedule(database: Database, conn: Connection, name: str) -> bool:
     """Plan a paused schedule again, from now on: the pause ends and the cursor is set anew in one write (S3).
+
+    One that has made its `max_runs`, or whose `until` has passed, has no cursor: it fires no more.
 
     Returns:
         Whether it was paused.
@@ -229,7 +274,7 @@ def resume_schedule(database: Database, conn: Connection, name: str) -> bool:
         if found.paused_at is None:
             return False
         schedule = schedule_from_row(found)
-        cursor = _cursor_at(schedule, next_fire(schedule.timing, database.now(conn)))
+        cursor = _first_cursor(schedule, database.now(conn), found.runs)
         resumed = conn.execute(
             update(schedules)
             .where(schedules.c.name == name, schedules.c.config_hash == found.config_hash)
@@ -247,7 +292,7 @@ def delete_schedule(conn: Connection, name: str) -> None:
     Raises:
         ScheduleNotFound: no such schedule.
     """
-    if conn.execute(delete(schedules).where(schedules.c.name == name)).rowcount == 0:
+    if not is_storable(name) or conn.execute(delete(schedules).where(schedules.c.name == name)).rowcount == 0:
         raise _not_found(name)
 
 
@@ -284,6 +329,15 @@ def next_plan_at(conn: Connection) -> Micros | None:
     return None if found is None else int(found)
 
 
+def set_error(conn: Connection, row: Any, error: str) -> None:
+    """Keep a schedule from being planned as it stands, and say why. Recheck, a change or a newer version ends that."""
+    conn.execute(
+        update(schedules)
+        .where(schedules.c.name == row.name, schedules.c.config_hash == row.config_hash)
+        .values(error=clean_text(error))
+    )
+
+
 def materialise(database: Database, conn: Connection, row: Any) -> int:
     """Plan one due schedule and write the plan: the cursor first, by compare-and-set, then what it makes.
 
@@ -294,11 +348,7 @@ def materialise(database: Database, conn: Connection, row: Any) -> int:
     try:
         schedule = schedule_from_row(row)
     except ConfigurationError as error:
-        conn.execute(
-            update(schedules)
-            .where(schedules.c.name == row.name, schedules.c.config_hash == row.config_hash)
-            .values(error=str(error))
-        )
+        set_error(conn, row, str(error))
         return 0
     # Those are no runs of its own, and must not end it early.
     taken: Collection[Micros] = ()
@@ -377,32 +427,28 @@ def _cursor_at(schedule: NewSchedule, cursor: Micros | None) -> dict[str, Micros
     return {"next_fire_at": cursor, "plan_at": None if cursor is None else cursor - _ahead(schedule)}
 
 
+def _first_cursor(schedule: NewSchedule, now: Micros, runs: int) -> dict[str, Micros | None]:
+    """The columns of the cursor of a schedule that starts from now; none where it fires no more."""
+    at = next_fire(schedule.timing, now)
+    is_spent = schedule.max_runs is not None and runs >= schedule.max_runs
+    is_over = at is not None and schedule.until is not None and at > schedule.until
+    return _cursor_at(schedule, None if is_spent or is_over else at)
+
+
 def _concurrency(schedule: NewSchedule) -> Concurrency | None:
     if schedule.overlap is Overlap.ALLOW:
         return schedule.options.concurrency
-    key = schedule.permit_key or f"schedule:{schedule.name}"
+    key = schedule.permit_key or f"{OWN_KEY_PREFIX}{schedule.name}"
     return Concurrency(key, schedule.slots, BusyPolicy(schedule.overlap.value))
 
 
 def _record_missed(database: Database, conn: Connection, schedule: NewSchedule, missed: Missed, now: Micros) -> None:
-    """One skipped row for all of them, under the last one's instant."""
-    span = (instant(missed.first), instant(missed.last))
-    first, last = (at.isoformat().replace("+00:00", "Z") for at in span if at is not None)
-    values = {
-        "id": new_id(),
-        "kind": schedule.kind,
-        "queue": schedule.options.queue,
+    """One skipped row for all of them, under the last one's instant, which a retry by hand runs as its occurrence."""
+    first, last = shown(missed.first), shown(missed.last)
+    values = final_columns(occurrence(schedule, missed.last, Trigger.SCHEDULE), now) | {
         "state": State.SKIPPED.value,
         "reason": Reason.MISFIRE.value,
-        "priority": schedule.options.priority.value,
-        "max_attempts": schedule.options.max_attempts,
-        "schedule": schedule.name,
-        "scheduled_for": missed.last,
-        "trigger": Trigger.SCHEDULE.value,
-        "created_at": now,
         "finished_at": now,
-        "labels": schedule.options.labels,  # it may be retried, and needs the same worker then
-        "arguments": schedule.arguments,
         "last_error": f"{missed.count} instants from {first} to {last} passed while nothing could run them.",
         "result": json.dumps({"missed": missed.count, "first": first, "last": last}),
     }
@@ -459,7 +505,7 @@ def backfill(
 
     Raises:
         ScheduleNotFound: no such schedule.
-        ConfigurationError: the range reaches into the future or holds more than 1,000 instants.
+        ConfigurationError: the range reaches into the future, holds instants after `until`, or more than 1,000.
     """
     schedule = schedule_from_row(_named(conn, name))
     now = database.now(conn)
@@ -472,6 +518,11 @@ def backfill(
         if len(instants) == MOST_BACKFILLED:
             raise ConfigurationError(
                 f"The range holds more than {MOST_BACKFILLED:,} instants of {name!r}. Backfill it in parts."
+            )
+        if schedule.until is not None and at > schedule.until:
+            raise ConfigurationError(
+                f"The range holds instants of {name!r} after its until={shown(schedule.until)}, at which it does not "
+                "fire. End the range there."
             )
         instants.append(at)
     have = _instants_between(conn, name, first, last)
@@ -510,7 +561,7 @@ def recheck_undecodable(conn: Connection) -> list[str]:
 
 def get_schedule(conn: Connection, name: str) -> Schedule | None:
     """One schedule for people, or None."""
-    row = conn.execute(_BY_NAME, {"name": name}).first()
+    row = _find(conn, name)
     return None if row is None else shown_schedule(row)
 
 
@@ -520,10 +571,15 @@ def list_schedules(conn: Connection) -> list[Schedule]:
 
 
 def _named(conn: Connection, name: str) -> Any:
-    found = conn.execute(_BY_NAME, {"name": name}).first()
+    found = _find(conn, name)
     if found is None:
         raise _not_found(name)
     return found
+
+
+def _find(conn: Connection, name: str) -> Any:
+    # A driver refuses what no row can hold, each with an error of its own.
+    return conn.execute(_BY_NAME, {"name": name}).first() if is_storable(name) else None
 
 
 def _not_found(name: str) -> ScheduleNotFound:

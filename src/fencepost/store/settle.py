@@ -14,10 +14,12 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Update,
+    and_,
     bindparam,
     case,
     func,
     literal_column,
+    not_,
     null,
     or_,
     select,
@@ -93,6 +95,14 @@ def _change_rows(match: ColumnElement[bool], value: _Value) -> Update:
             finished_at=value("_finished_at"),
             last_error=func.nullif(func.coalesce(value("_last_error"), jobs.c.last_error), literal_column("''")),
             history=func.coalesce(value("_history"), jobs.c.history),
+            # That of a fixed start is noted ahead of it. Who is given back as it was, or ends before, had none.
+            started_at=case(
+                (
+                    or_(value("_finished_at") < jobs.c.started_at, and_(not_(is_final), value("_reason").is_(None))),
+                    null(),
+                ),
+                else_=jobs.c.started_at,
+            ),
             live_key=case((is_final, null()), else_=jobs.c.live_key),
             lease_owner=null(),
             lease_until=null(),

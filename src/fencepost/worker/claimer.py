@@ -14,12 +14,13 @@ from fencepost.job import Claim, Micros
 from fencepost.planning.fixed_start import most_held
 from fencepost.planning.isolation import is_last_chance, is_suspect, isolate_suspects
 from fencepost.planning.outcome import Outcome, Verb
+from fencepost.planning.rank import early_at
 from fencepost.registry import Registry
 from fencepost.store import Store
 from fencepost.worker.execution import Board, Execution
 from fencepost.worker.executors import Executor
 from fencepost.worker.outcomes import not_started
-from fencepost.worker.starts import Starts, is_early
+from fencepost.worker.starts import Starts, is_early, is_far
 from fencepost.worker.threads import WorkerThread
 
 __all__ = ["Claimer", "Pool"]
@@ -175,20 +176,24 @@ class Claimer:
     def _held_back(self, thread: WorkerThread, pool: Pool, claims: list[Claim]) -> list[Claim]:
         """Hold what was claimed ahead of its start, and give back what would take more than its share of the slots.
 
+        What became ready further ahead than that, whatever the reason, goes back too: holding it has no bound.
+
         Returns:
             The other claims.
         """
         early = [claim for claim in claims if is_early(claim)]
         if not early:
             return claims
-        room = max(0, most_held(pool.slots) - len(self._starts))
-        held, surplus = early[:room], early[room:]
+        near = [claim for claim in early if not is_far(claim)]
+        room = max(0, most_held(pool.slots) - self._starts.count(in_processes=pool.name == "process"))
+        held, surplus = near[:room], near[room:]
         if held:
             executions = [self._execution(claim) for claim in held]
             self._board.add(executions)
             thread.persist(lambda: self._starts.hold(executions) or True, "reading the clock")  # type: ignore[func-returns-value]
-        if surplus:
-            back = [(c, Outcome(Verb.RELEASE, run_at=c.start.at)) for c in surplus if c.start is not None]
+        back = [(c, Outcome(Verb.RELEASE, run_at=c.start.at)) for c in surplus if c.start is not None]
+        back += [(c, Outcome(Verb.RELEASE, run_at=early_at(c.start.at))) for c in early if c.start and is_far(c)]
+        if back:
             thread.persist(lambda: self._store.settle(back), "releasing")
         return [claim for claim in claims if not is_early(claim)]
 
@@ -202,13 +207,13 @@ class Claimer:
             return
         if thread.stopping.is_set():  # claimed in the very moment of the stop
             late = [claim.lease for claim in claims]
-            thread.persist(lambda: self._store.release(self._owner, late), "releasing")
+            thread.persist(lambda: self._store.release(self._owner, late, is_unbegun=True), "releasing")
             return
         running, surplus = isolate_suspects(claims)
         self._careful = is_suspect(claims[0]) or bool(surplus)
         if surplus:
             leases = [claim.lease for claim in surplus]
-            thread.persist(lambda: self._store.release(self._owner, leases), "releasing")
+            thread.persist(lambda: self._store.release(self._owner, leases, is_unbegun=True), "releasing")
         by_executor: dict[str, list[Execution]] = {}
         for claim in running:
             execution = self._execution(claim)

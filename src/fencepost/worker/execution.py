@@ -33,7 +33,10 @@ class Execution:
     one waits for the settler, and no longer needs a slot.
     """
 
-    __slots__ = ("_board", "claim", "decided", "discards_return", "gave_up_at", "handler", "stop_reason", "task")
+    __slots__ = (
+        *("_board", "claim", "decided", "discards_return", "gave_up_at", "handler", "has_begun", "on_stop"),
+        *("stop_reason", "task"),
+    )
 
     def __init__(self, claim: Claim, handler: Handler, board: Board) -> None:
         self.claim = claim
@@ -42,7 +45,11 @@ class Execution:
         """Whether its outcome is fixed: what the handler does from here on changes nothing."""
         self.discards_return = False
         """Whether what the handler returns is lost, since it settled the job without a result."""
+        self.has_begun = False
+        """Whether its handler has been, or is about to be, called."""
         self.stop_reason: Stop | None = None
+        self.on_stop: Callable[[Execution], None] | None = None
+        """Told of a stop while it waits for its start."""
         self.task: Any = None
         """What an executor needs to stop it."""
         self.gave_up_at: float | None = None
@@ -53,6 +60,7 @@ class Execution:
         """Called by an executor before the handler starts. False: it should not start any more."""
         if self.stop_reason is not None:
             return False
+        self.has_begun = True
         if self.claim.timeout_seconds is not None:
             self.gave_up_at = time.monotonic() + self.claim.timeout_seconds
             self._board.watch(self)

@@ -28,6 +28,8 @@ def request_stop(execution: Execution, reason: Stop, executors: Mapping[str, Exe
     """Tell an attempt to stop, once."""
     if execution.stop_reason is None:
         execution.stop_reason = reason
+        if execution.on_stop is not None:
+            execution.on_stop(execution)
         executors[execution.handler.executor].stop(execution)
 
 

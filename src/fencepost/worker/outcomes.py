@@ -82,7 +82,7 @@ def not_started(execution: Execution) -> Outcome | None:
         case Stop.LEASE_LOST:
             return None
         case _:
-            return Outcome(Verb.RELEASE)
+            return Outcome(Verb.RELEASE, is_unbegun=True)
 
 
 def timed_out(execution: Execution) -> Outcome:

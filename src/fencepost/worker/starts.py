@@ -12,12 +12,17 @@ from dataclasses import replace
 from fencepost.job import Claim, Micros
 from fencepost.planning.fixed_start import StartFigures, is_kept, outcome_of_miss
 from fencepost.planning.outcome import Outcome, Verb
+from fencepost.planning.rank import EARLY_CLAIM
 from fencepost.store import Store
 from fencepost.worker.execution import Execution
 from fencepost.worker.executors import Executor
+from fencepost.worker.outcomes import not_started
 from fencepost.worker.threads import WorkerThread
 
-__all__ = ["Starts", "is_early"]
+__all__ = ["Starts", "is_early", "is_far"]
+
+_PROMPT_SECONDS = 0.005  # of a question on a network that is well
+_MOST_QUESTIONS = 4
 
 
 def is_early(claim: Claim) -> bool:
@@ -25,11 +30,17 @@ def is_early(claim: Claim) -> bool:
     return claim.start is not None and claim.start.at > claim.claimed_at
 
 
+def is_far(claim: Claim) -> bool:
+    """Whether a claim came so early that its start is not to be awaited in a worker."""
+    return claim.start is not None and claim.start.at - claim.claimed_at > EARLY_CLAIM
+
+
 class Starts:
     """Holds attempts until their instants and starts them then. They take slots, and their leases are renewed.
 
-    The database's clock is read once for each batch and followed with the monotonic one from there, so that neither a
-    step of the host's clock nor a slow answer moves a start by more than the time of that one question.
+    The database's clock is read for each batch and followed with the monotonic one from there, so that no step of the
+    host's clock moves a start. What it said was true at some instant before its answer came, and is taken as true of
+    that instant: a slow answer makes a start late, by its time at most, and never early. So a slow one is asked again.
 
     Args:
         store: whose clock it is.
@@ -46,8 +57,11 @@ class Starts:
         self.figures = StartFigures()
         """What became of those that waited here."""
 
-    def __len__(self) -> int:
-        return len(self._waiting)
+    def count(self, *, in_processes: bool) -> int:
+        """How many wait here that run in processes of their own, or of the others."""
+        with self._changed:
+            found = sum(entry[2].handler.executor == "process" for entry in self._waiting)
+            return found if in_processes else len(self._waiting) - found
 
     def hold(self, executions: Sequence[Execution]) -> None:
         """Hold these until their instants.
@@ -55,16 +69,43 @@ class Starts:
         Raises:
             StoreUnavailable: the clock could not be read; nothing is held.
         """
-        asked = time.monotonic()
-        now = self._store.now()
-        at_now = (asked + time.monotonic()) / 2
+        at_now, now = self._read_clock()
         with self._changed:
             for execution in executions:
+                execution.on_stop = self._drop
                 start = execution.claim.start
                 assert start is not None, "only fixed starts are held"
                 instant = at_now + (start.at - now) / 1_000_000
                 heapq.heappush(self._waiting, (instant, next(self._numbers), execution))
             self._changed.notify()
+        for execution in executions:
+            if execution.stop_reason is not None:  # since before it waited here
+                self._drop(execution)
+
+    def _read_clock(self) -> tuple[float, Micros]:
+        """A monotonic instant, and what the database's clock says then, or a little more."""
+        best: tuple[float, float, Micros] | None = None
+        for _ in range(_MOST_QUESTIONS):
+            asked = time.monotonic()
+            now = self._store.now()
+            answered = time.monotonic()
+            if best is None or answered - asked < best[0]:
+                best = answered - asked, answered, now
+            if best[0] <= _PROMPT_SECONDS:
+                break
+        assert best is not None
+        return best[1:]
+
+    def _drop(self, execution: Execution) -> None:
+        """Let go of one that is to stop: a slot and a lease are not kept for what will not start."""
+        with self._changed:
+            left = [entry for entry in self._waiting if entry[2] is not execution]
+            if len(left) == len(self._waiting):
+                return  # it has started, and its executor sees to it
+            heapq.heapify(left)
+            self._waiting = left
+            self._changed.notify()
+        execution.finish(not_started(execution))
 
     def run(self, thread: WorkerThread) -> None:
         """The thread's body."""
@@ -83,7 +124,7 @@ class Starts:
             waiting, self._waiting = self._waiting, []
             self._changed.notify()
         for _, _, execution in waiting:
-            execution.finish(Outcome(Verb.RELEASE))
+            execution.finish(not_started(execution))
 
     def _start(self, execution: Execution, instant: float) -> None:
         start = execution.claim.start

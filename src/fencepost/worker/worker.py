@@ -368,7 +368,7 @@ class Worker:
                 self._grace_seconds,
             )
         for execution in left:
-            execution.decide(Outcome(Verb.RELEASE))
+            execution.decide(Outcome(Verb.RELEASE, is_unbegun=not execution.has_begun))
 
 
 class _LoopThread:
