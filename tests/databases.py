@@ -32,6 +32,7 @@ TABLES = (
         "fencepost_schedules",
     ),
     *("fencepost_limits", "fencepost_holdings", "fencepost_leader", "fencepost_passes", "fencepost_retention"),
+    "fencepost_dependencies",
 )
 
 

@@ -19,6 +19,7 @@ from fencepost.errors import (
     Cancel,
     ConfigurationError,
     DecodingError,
+    DependencyError,
     EncodingError,
     EnqueueError,
     FencepostError,
@@ -57,12 +58,14 @@ from fencepost.job import (
     Reason,
     State,
     Trigger,
+    When,
 )
 from fencepost.queue import Overflow, QueueSettings
 from fencepost.retention import Retention
 from fencepost.schedule import Misfire, Schedule
 from fencepost.store import Limit
 from fencepost.worker import Worker
+from fencepost.workflow import Workflow
 
 __version__ = "0.1.0"
 
@@ -78,6 +81,7 @@ __all__ = [
     "Concurrency",
     "ConfigurationError",
     "DecodingError",
+    "DependencyError",
     "EncodingError",
     "EnqueueError",
     "FencepostError",
@@ -116,6 +120,8 @@ __all__ = [
     "State",
     "StoreUnavailable",
     "Trigger",
+    "When",
     "Worker",
+    "Workflow",
     "__version__",
 ]

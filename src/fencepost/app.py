@@ -45,6 +45,7 @@ from fencepost.store.joining import joined
 from fencepost.store.tables import QUEUE_CHARS
 from fencepost.timing import micros
 from fencepost.worker.worker import Worker, WorkerOptions
+from fencepost.workflow import Workflow
 
 __all__ = ["App", "Jobs"]
 
@@ -250,9 +251,9 @@ class App:
         Raises:
             ConfigurationError: an option that cannot be, or a kind that another function has.
         """
-        if "key" in options or "run_at" in options or "deadline" in options:
+        if options.keys() & {"key", "run_at", "deadline", "after", "when"}:
             raise ConfigurationError(
-                "key, run_at and deadline belong to one job, not to all of a kind: pass to using()"
+                "key, run_at, deadline, after and when belong to one job, not to all of a kind: pass to using()"
             )
 
         def register(function: Callable[..., Any]) -> JobFunction[..., Any]:
@@ -368,6 +369,7 @@ class App:
             One handle per job, in order.
 
         Raises:
+            DependencyError: one waits for a job that is not there; batches before it are stored.
             StoreUnavailable: the database could not be asked. Batches before it are stored.
             QueueFull: a bounded queue has no room for some; the error says how many were stored.
         """
@@ -386,6 +388,47 @@ class App:
             with _counting(handles):
                 handles += await self._aenqueue(batch, connection)
         return handles
+
+    def enqueue_graph(self, workflow: Workflow, *, connection: Any = None) -> dict[str, JobHandle[Any]]:
+        """Store the jobs of a workflow in one transaction: all of them, or none. An empty one stores nothing.
+
+        Args:
+            workflow: the jobs and what waits for what. Enqueueing the same object again stores nothing new.
+            connection: within this transaction of yours; see `using`.
+
+        Returns:
+            A handle per job, by the names of the workflow.
+
+        Raises:
+            DependencyError: a job waits for one that is not there, for itself, or in a circle.
+            ConfigurationError: one belongs to a queue with a bound, which could let in a part only.
+            StoreUnavailable: the database could not be asked.
+        """
+        self._refuse_bootstrap()
+        named = workflow.build()
+        jobs = list(named.values())
+        if bounded := self._bounded(jobs, learns=connection is None):
+            queue = next(job.options.queue for job in jobs if job.options.queue in bounded)
+            raise ConfigurationError(
+                f"The queue {queue!r} has a bound (max_pending), and a workflow is stored whole or not at all: "
+                "give its jobs another queue."
+            )
+        if connection is not None:
+            with joined(connection, self.store.database) as conn:
+                results = self.store.enqueue_together_within(conn, jobs)
+        else:
+            results = self.store.enqueue_together(jobs)
+            self._wake_workers()
+        return dict(zip(named, self._handles(jobs, results), strict=True))
+
+    async def aenqueue_graph(self, workflow: Workflow, *, connection: Any = None) -> dict[str, JobHandle[Any]]:
+        """`enqueue_graph` for async code."""
+        if hasattr(connection, "run_sync"):
+            return cast(
+                "dict[str, JobHandle[Any]]",
+                await connection.run_sync(lambda inner: self.enqueue_graph(workflow, connection=inner)),
+            )
+        return await asyncio.to_thread(self.enqueue_graph, workflow, connection=connection)
 
     def enqueue(self, kind: str, arguments: dict[str, Any] | None = None, **options: Unpack[Asked]) -> JobHandle[Any]:
         """Store a job of a registered kind by its name.

@@ -96,5 +96,7 @@ def _by_queue(
     by_queue: dict[str, list[NewJob]] = defaultdict(list)
     others: list[NewJob] = []
     for job in jobs:
-        (by_queue[job.options.queue] if job.options.queue in bounded else others).append(job)
+        # What waits for other jobs does not wait in the queue yet, as little as what is not due.
+        is_bounded = job.options.queue in bounded and not job.options.after
+        (by_queue[job.options.queue] if is_bounded else others).append(job)
     return by_queue, others

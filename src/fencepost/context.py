@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from sqlalchemy.engine import Connection
@@ -98,6 +101,16 @@ class JobContext:
         if schedule is None or scheduled_for is None:
             return None
         return instant(self._store.previous_success(schedule, scheduled_for))
+
+    @cached_property
+    def dependencies(self) -> Mapping[str, Any]:
+        """What the jobs that this one waited for returned, as plain JSON values, by their names in the workflow or ids.
+
+        None of one that returned nothing or did not succeed; one that was deleted is not in it. Asks the database,
+        once.
+        """
+        found = self._store.results_of_predecessors(self.id)
+        return MappingProxyType({name: None if text is None else json.loads(text) for name, text in found})
 
     def progress(self, fraction: float, note: str | None = None) -> None:
         """Report how far the job has come. Costs nothing here: a thread of the worker writes the newest report.

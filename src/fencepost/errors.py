@@ -6,6 +6,7 @@
     ├── EnqueueError                  a job was refused; nothing was stored
     │   ├── ArgumentsError            its arguments do not fit the handler's signature
     │   ├── EncodingError             a value cannot be stored so that it comes back equal
+    │   ├── DependencyError           what it waits for is not there, or waits for it in turn
     │   └── QueueFull                 its queue holds as many waiting jobs as it may
     ├── JobNotFound                   no job with this id (it may have been pruned)
     ├── ScheduleNotFound              no schedule with this name
@@ -39,6 +40,7 @@ __all__ = [
     "Cancel",
     "ConfigurationError",
     "DecodingError",
+    "DependencyError",
     "EncodingError",
     "EnqueueError",
     "FencepostError",
@@ -83,6 +85,10 @@ class ArgumentsError(EnqueueError):
 
 class EncodingError(EnqueueError):
     """A value cannot be stored so that it comes back equal; the text names its path."""
+
+
+class DependencyError(EnqueueError):
+    """A job was to wait for one that is not there, for itself, or in a circle; nothing was stored."""
 
 
 class QueueFull(EnqueueError):

@@ -67,6 +67,11 @@ class Prepared(Generic[P, R]):
                 one that nobody has declared yet.
             labels: what its worker must have: names and values, `{"gpu": "a100"}`. Only a worker that has each of
                 them with the same value takes the job; None or {} (default): any worker. Replaces those of the kind.
+            after: what it waits for, `blocked`, before it takes its place: a handle, a built job, an id, (kind or job
+                function, key) for the live job with that identity, or a list of these. A `delay` counts from there.
+                None (default): nothing.
+            when: what it asks of each of them: "success" (default), "failure" (that it failed for good) or
+                "completion" (any end). Where one ends otherwise, it is skipped, reason `dependency_failed`.
 
         Raises:
             ConfigurationError: a value that cannot be, with what would be right.
@@ -101,6 +106,7 @@ class Prepared(Generic[P, R]):
         Raises:
             ArgumentsError: the arguments do not fit the signature.
             EncodingError: a value that cannot be stored.
+            DependencyError: what it is to wait for is not there.
             StoreUnavailable: the database could not be asked.
         """
         job = self.build(*args, **kwargs)

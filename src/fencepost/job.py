@@ -34,6 +34,7 @@ __all__ = [
     "BusyPolicy",
     "Claim",
     "Concurrency",
+    "Dependency",
     "EnqueueResult",
     "FixedStart",
     "Hold",
@@ -51,6 +52,7 @@ __all__ = [
     "Reason",
     "State",
     "Trigger",
+    "When",
 ]
 
 Micros: TypeAlias = int
@@ -226,6 +228,35 @@ class JobLimits:
     resources: tuple[tuple[str, int], ...] = ()
 
 
+class When(StrEnum):
+    """What a job that waits for another asks of its end."""
+
+    SUCCESS = "success"
+    """That it succeeded. One that failed, was cancelled or was skipped skips its successor."""
+    FAILURE = "failure"
+    """That it failed. One that succeeded, was cancelled or was skipped skips its successor."""
+    COMPLETION = "completion"
+    """Nothing: any end will do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """One job that another waits for.
+
+    Attributes:
+        job_id: its id; None: it is the live job with the identity (kind, key) when the waiting one is enqueued.
+        kind, key: that identity.
+        when: what is asked of its end.
+        name: by which its result is found; None: its id.
+    """
+
+    job_id: str | None
+    when: When = When.SUCCESS
+    kind: str | None = None
+    key: str | None = None
+    name: str | None = None
+
+
 class OnConflict(StrEnum):
     """What an enqueue does when a live job holds its identity."""
 
@@ -298,6 +329,8 @@ class Options:
     resources: tuple[tuple[str, int], ...] = ()
     computed: tuple[tuple[str, Callable[..., Any]], ...] = ()
     """`concurrency` and `rate` that are worked out from a job's arguments, when it is built."""
+    after: tuple[Dependency, ...] = ()
+    """What it waits for."""
 
     @property
     def fixed_start(self) -> FixedStart | None:
@@ -398,6 +431,8 @@ class Claim:
     """What it took beside the permit."""
     labels: str | None = None
     """What its worker must have, as canonical JSON text; None: nothing."""
+    has_successors: bool = False
+    """Whether other jobs wait for its end."""
 
     @property
     def id(self) -> str:
@@ -465,7 +500,8 @@ class Job:
     cancel_requested: bool
     history: tuple[Attempt, ...]
     waits_for: str | None = None
-    """What a blocked job waits for, in words: `concurrency key 'user-7'`, `rate 'acme'`, `resource 'gpu'`."""
+    """What a blocked job waits for, in words: `concurrency key 'user-7'`, `rate 'acme'`, `resource 'gpu'`, or the
+    jobs that have not ended yet."""
 
     @property
     def is_final(self) -> bool:

@@ -3,26 +3,45 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Literal, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar, Unpack
 
 from fencepost.errors import ConfigurationError
-from fencepost.job import Backoff, BackoffSpec, Hold, OnConflict, OnMiss, Options, Priority
+from fencepost.ids import parse_id
+from fencepost.job import Backoff, BackoffSpec, Dependency, Hold, OnConflict, OnMiss, Options, Priority, When
 from fencepost.labels import check_labels, encode_labels
 from fencepost.limit_options import AskedConcurrency, AskedRate, check_text, limit_changes
 from fencepost.store.tables import KEY_CHARS, KIND_CHARS, NAME_CHARS, QUEUE_CHARS
 from fencepost.timing import instant_micros, micros, seconds
 
-__all__ = ["Asked", "build_options", "check_name"]
+__all__ = ["AfterOne", "Asked", "AskedAfter", "AskedWhen", "build_options", "check_name", "dependency_on"]
 
 _MOST_ATTEMPTS = 1_000_000
 _MOST_TAGS = 50
+_MOST_AFTER = 10_000
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 Word = TypeVar("Word", bound=StrEnum)
+
+
+class _HasId(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+class _HasKind(Protocol):
+    @property
+    def kind(self) -> str: ...
+
+
+AfterOne: TypeAlias = "str | _HasId | tuple[str | _HasKind, str]"
+"""A job that another waits for: an id, a handle or a built job, or (kind or job function, key)."""
+
+AskedAfter: TypeAlias = "AfterOne | Iterable[AfterOne]"
+AskedWhen: TypeAlias = When | Literal["success", "failure", "completion"]
 
 
 class Asked(TypedDict, total=False):
@@ -50,6 +69,8 @@ class Asked(TypedDict, total=False):
     rate: AskedRate | Callable[..., AskedRate | None] | None
     resources: Mapping[str, int] | None
     labels: Mapping[str, str] | None
+    after: AskedAfter | None
+    when: AskedWhen
 
 
 def build_options(base: Options, **asked: Unpack[Asked]) -> Options:
@@ -99,6 +120,11 @@ def build_options(base: Options, **asked: Unpack[Asked]) -> Options:
                 changes |= limit_changes(replace(base, computed=changes.get("computed", base.computed)), name, value)
             case "labels":
                 changes["labels"] = None if value is None else encode_labels(check_labels(value))
+            case "after":
+                changes["after"] = _after(value, _word(When, asked.get("when", When.SUCCESS), "when"))
+            case "when":
+                if "after" not in asked:
+                    changes["after"] = _after_when(base, _word(When, value, name))
             case "keep_result":
                 changes["keep_result"] = bool(value)
             case _:
@@ -111,7 +137,29 @@ def build_options(base: Options, **asked: Unpack[Asked]) -> Options:
         raise ConfigurationError("start_at says when, exactly: it goes with neither delay nor run_at")
     if built.start_at is None and ("tolerance" in asked or "on_miss" in asked):
         raise ConfigurationError("tolerance and on_miss say what a late start means: give them with start_at")
+    if built.after and built.on_conflict is OnConflict.REPLACE:
+        raise ConfigurationError(
+            "after goes with on_conflict='keep' alone: a job that is there already waits for what it was enqueued with"
+        )
     return built
+
+
+def dependency_on(value: object, when: When, name: str | None = None) -> Dependency:
+    """One job that another waits for, from any way of naming it.
+
+    Raises:
+        ConfigurationError: a value that names none.
+    """
+    if isinstance(value, tuple) and len(value) == 2:
+        kind = getattr(value[0], "kind", value[0])
+        if isinstance(kind, str) and isinstance(value[1], str):
+            return Dependency(None, when, check_name(kind, "kind"), check_text(value[1], "key", KEY_CHARS), name)
+    job_id = parse_id(value if isinstance(value, str) else getattr(value, "id", None))
+    if job_id is None:
+        raise ConfigurationError(
+            f"after takes a handle, a built job, an id, (kind, key), or a list of these; not {value!r}"
+        )
+    return Dependency(job_id, when, name=name)
 
 
 def check_name(value: object, what: str, most: int = KIND_CHARS) -> str:
@@ -165,3 +213,19 @@ def _tags(value: object) -> tuple[str, ...]:
     if len(value) > _MOST_TAGS:
         raise ConfigurationError(f"a job has at most {_MOST_TAGS} tags, not {len(value)}")
     return tuple(check_name(tag, "a tag", 100) for tag in value)
+
+
+def _after(value: Any, when: When) -> tuple[Dependency, ...]:
+    if value is None:
+        return ()
+    is_one = isinstance(value, (str, tuple)) or hasattr(value, "id") or not isinstance(value, Iterable)
+    found = dict.fromkeys(dependency_on(each, when) for each in ([value] if is_one else value))
+    if len(found) > _MOST_AFTER:
+        raise ConfigurationError(f"a job waits for at most {_MOST_AFTER:,} others, not {len(found):,}")
+    return tuple(found)
+
+
+def _after_when(base: Options, when: When) -> tuple[Dependency, ...]:
+    if not base.after:
+        raise ConfigurationError("when says what is asked of the jobs in after: give it with after")
+    return tuple(replace(dependency, when=when) for dependency in base.after)

@@ -50,7 +50,12 @@ logger = logging.getLogger("fencepost.schedules")
 _MOST_CAUGHT_UP = 10_000
 _MOST_SLOTS = 1000
 _MOST_STORED = 2**31 - 1  # in an integer column of every database
-_PER_JOB = frozenset({"key", "hold", "on_conflict", "delay", "run_at", "start_at", "tolerance", "on_miss", "deadline"})
+_PER_JOB = frozenset(
+    {
+        *("key", "hold", "on_conflict", "delay", "run_at", "start_at", "tolerance", "on_miss", "deadline"),
+        *("after", "when"),
+    }
+)
 
 
 class AskedSchedule(TypedDict, total=False):

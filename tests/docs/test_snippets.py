@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/guide.md", "docs/schedules.md")
+PAGES = ("README.md", "docs/guide.md", "docs/schedules.md", "docs/workflows.md")
 
 
 def snippets(page: str) -> list[str]:

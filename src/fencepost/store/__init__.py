@@ -29,6 +29,7 @@ from fencepost.schedule import NewSchedule, Schedule
 from fencepost.store import (
     bounds,
     control,
+    dependencies,
     leader,
     leases,
     limits,
@@ -45,13 +46,12 @@ from fencepost.store.batches import BUCKET_BATCH, ENQUEUE_BATCH, GATE_BATCH, PAS
 from fencepost.store.claim import claim, ready_lines
 from fencepost.store.database import Clock, Database
 from fencepost.store.demands import Gate
-from fencepost.store.enqueue import insert_jobs
 from fencepost.store.figures import ScheduleFigures, schedule_figures
 from fencepost.store.leader import Lead, Leader, Pass, PassRecord, PassReport
 from fencepost.store.leases import Heartbeat
 from fencepost.store.limits import Limit
 from fencepost.store.listing import QueueCounts
-from fencepost.store.promote import is_due, next_wake, promote_due
+from fencepost.store.promote import Due, is_due, next_wake, promote_due
 from fencepost.store.repetition import stand_as_settled
 from fencepost.store.settle import settle
 from fencepost.store.starts import start_figures
@@ -83,6 +83,8 @@ logger = logging.getLogger("fencepost.store")
 T = TypeVar("T")
 
 _RESULT = ResultCodec(Any, "complete")
+
+_MOST_LEVELS = 50  # of skips in one pass, which then goes on in the next
 
 DEFAULT_LEADER_LEASE_SECONDS = 5.0  # renewed at every third of it: two renewals may fail
 
@@ -164,8 +166,8 @@ class Store:
         results: list[EnqueueResult] = []
         for batch in _batches(new, self.database.dialect.max_statement_bytes):
             results += self._write(
-                lambda conn, batch=batch: insert_jobs(  # type: ignore[misc]
-                    self.database.dialect, conn, batch, self.database.now_and_pin(conn), fair=self._fair
+                lambda conn, batch=batch: dependencies.place_jobs(  # type: ignore[misc]
+                    self.database.dialect, conn, [batch], self.database.now_and_pin(conn), fair=self._fair
                 )
             )
         return results
@@ -178,8 +180,30 @@ class Store:
         results: list[EnqueueResult] = []
         for batch in _batches(new, self.database.dialect.max_statement_bytes):
             now = self.database.now(conn)
-            results += insert_jobs(self.database.dialect, conn, batch, now, shared_transaction=True, fair=self._fair)
+            results += dependencies.place_jobs(
+                self.database.dialect, conn, [batch], now, shared_transaction=True, fair=self._fair
+            )
         return results
+
+    def enqueue_together(self, new: Sequence[NewJob]) -> list[EnqueueResult]:
+        """Store jobs that wait for each other, all of them in one transaction, or none.
+
+        Raises:
+            DependencyError: one waits for a job that is not there, for itself, or in a circle.
+            StoreUnavailable: the database could not be asked. Enqueueing the same objects again is harmless.
+        """
+        dialect = self.database.dialect
+        parts = list(_batches(new, dialect.max_statement_bytes))
+        return self._write(
+            lambda conn: dependencies.place_jobs(dialect, conn, parts, self.database.now_and_pin(conn), fair=self._fair)
+        )
+
+    def enqueue_together_within(self, conn: Connection, new: Sequence[NewJob]) -> list[EnqueueResult]:
+        """`enqueue_together` in the application's own transaction."""
+        dialect = self.database.dialect
+        parts = list(_batches(new, dialect.max_statement_bytes))
+        now = self.database.now(conn)
+        return dependencies.place_jobs(dialect, conn, parts, now, shared_transaction=True, fair=self._fair)
 
     @property
     def _fair(self) -> frozenset[str]:
@@ -398,15 +422,33 @@ class Store:
     # Housekeeping
 
     def promote_due(self, *, batch: int = PASS_BATCH) -> int:
-        """Make due jobs ready, and give the next turns in fair queues.
+        """Make due jobs ready, and those whose predecessors have ended, and give the next turns in fair queues.
 
         Returns:
             How many moved; call again while it returns `batch` or more.
         """
         moved = 0
-        if not self._looks_first or self._read(lambda conn: is_due(self.database, conn)):
-            moved = self._write(lambda conn: promote_due(self.database, conn, batch=batch))
+        for _ in range(_MOST_LEVELS):  # whoever is skipped may have successors
+            if self._looks_first and not self._read(lambda conn: is_due(self.database, conn)):
+                break
+            due = self._write(lambda conn: promote_due(self.database, conn, batch=batch))
+            moved += due.moved
+            if not due.waiting and not due.ended:
+                break
+            moved += self._follow(due, batch)
         return moved + self.give_turns(batch=batch)
+
+    def _follow(self, due: Due, batch: int) -> int:
+        moved = 0
+        if due.waiting:
+            moved += self._write(lambda conn: dependencies.attach(self.database, conn, due.waiting))
+        is_more = bool(due.ended)
+        while is_more:
+            passed, is_more = self._write(
+                lambda conn: dependencies.pass_on(self.database, conn, due.ended, batch=batch)
+            )
+            moved += passed
+        return moved
 
     def give_turns(self, *, batch: int = PASS_BATCH) -> int:
         """Make the jobs of fair queues ready whose tenants' turn it is, at most `batch` a queue. Returns how many."""
@@ -682,6 +724,10 @@ class Store:
     def result_text(self, job_id: str) -> str | None:
         """The stored result of a job as JSON text, or None."""
         return self._read(lambda conn: listing.result_text(conn, job_id))
+
+    def results_of_predecessors(self, job_id: str) -> list[tuple[str, str | None]]:
+        """What the jobs that a job waited for returned, as JSON text, each under its name, or else its id."""
+        return self._read(lambda conn: dependencies.results_of(conn, job_id))
 
     def list_jobs(self, **filters: Any) -> list[Job]:
         """A page of jobs, newest first; see `fencepost.store.listing.list_jobs`."""

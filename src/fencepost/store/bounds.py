@@ -28,7 +28,7 @@ from fencepost.store.claim import lines_of
 from fencepost.store.database import Database
 from fencepost.store.enqueue import insert_jobs
 from fencepost.store.queues import lock_queue, settings_of, weights_of
-from fencepost.store.tables import jobs, live_key_of, queues, word
+from fencepost.store.tables import jobs, live_key_of, queues, told_at, word
 from fencepost.store.turns import TurnLine, waiting_lines
 
 __all__ = ["Placed", "make_room", "place", "report_shed"]
@@ -256,7 +256,7 @@ def _shed_rows(match: ColumnElement[bool], value: Callable[[str], ColumnElement[
             reason=word(Reason.SHED),
             line=null(),
             rank=null(),
-            wake_at=null(),
+            wake_at=told_at(value("_finished_at")),
             live_key=null(),
             finished_at=value("_finished_at"),
         )

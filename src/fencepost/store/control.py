@@ -13,9 +13,10 @@ from fencepost.job import FINAL_STATES, BusyPolicy, EnqueueResult, Micros, Prior
 from fencepost.planning.outcome import waiting
 from fencepost.planning.rank import rank
 from fencepost.store.database import Database
+from fencepost.store.dependencies import revive_successors
 from fencepost.store.permits import release_cancelled
 from fencepost.store.rows import UNREADABLE, fixed_start
-from fencepost.store.tables import jobs, line_of_row, live_key_of, queues
+from fencepost.store.tables import jobs, line_of_row, live_key_of, queues, told_at
 
 __all__ = ["cancel_job", "paused_queues", "retry_job", "set_paused"]
 
@@ -29,7 +30,7 @@ _RETRIABLE = [State.FAILED, State.CANCELLED, State.SKIPPED]
 
 _RETRIED = (
     *("state", "kind", "queue", "labels", "priority", "dedup_key", "permit_key", "limits"),
-    *("created_at", "options"),
+    *("created_at", "options", "has_successors"),
 )
 
 
@@ -51,7 +52,7 @@ def cancel_job(database: Database, conn: Connection, job_id: str) -> bool:
             reason=Reason.CANCELLED.value,
             line=null(),
             rank=null(),
-            wake_at=null(),
+            wake_at=told_at(now),
             live_key=null(),
             cancel_requested_at=now,
             finished_at=now,
@@ -95,6 +96,9 @@ def retry_job(database: Database, conn: Connection, job_id: str) -> EnqueueResul
 
     A fixed start that lies ahead is awaited as before; one that has passed is not judged any more.
 
+    Those that were skipped because it had not succeeded wait for it again, all the way down, in the same transaction.
+    What it waited for itself is not asked again: whoever retries a job wants it to run.
+
     Where a newer live job holds its identity, that job does the work: the old one stays as it is, and the result
     names the newer one with `created=False`, as an enqueue would.
 
@@ -137,6 +141,7 @@ def retry_job(database: Database, conn: Connection, job_id: str) -> EnqueueResul
             rank=new_rank,
             wake_at=wake_at,
             run_at=run_at,
+            waits_for=case((jobs.c.waits_for.is_not(None), 0), else_=null()),
             attempts=0,
             deadline=null(),
             finished_at=null(),
@@ -158,6 +163,8 @@ def retry_job(database: Database, conn: Connection, job_id: str) -> EnqueueResul
     savepoint.commit()
     if not changed:
         raise InvalidTransition(f"Job {job_id} changed its state just now. Look at it, then retry it again.")
+    if row.has_successors:
+        revive_successors(conn, job_id, now)
     return EnqueueResult(job_id, created=True)
 
 

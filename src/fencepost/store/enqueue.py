@@ -40,7 +40,7 @@ _REPLACE = update(jobs).where(
 _REPLACED_COLUMNS = (
     *("permit_key", "permit_slots", "permit_policy", "limits"),
     *("queue", "state", "priority", "line", "rank", "wake_at", "max_attempts", "hold", "run_at"),
-    *("deadline", "tenant", "tags", "labels", "options", "arguments"),
+    *("deadline", "tenant", "tags", "labels", "options", "arguments", "waits_for"),
 )
 
 
@@ -173,7 +173,7 @@ def _template(job: NewJob, now: Micros, fair: Collection[str]) -> _Template:
         due_at = options.start_at
     elif options.run_at is not None:
         due_at = max(now, options.run_at)
-    elif options.delay is not None:
+    elif options.delay is not None and not options.after:  # or it counts from the end of what it waits for
         due_at = now + max(options.delay, 0)
     state, rank, wake_at = waiting(
         options.priority,
@@ -183,6 +183,8 @@ def _template(job: NewJob, now: Micros, fair: Collection[str]) -> _Template:
         duration_hint=options.duration_hint,
         start_at=options.start_at,
     )
+    if options.after:  # it stands in no line before a pass has looked at what it waits for
+        state, rank, wake_at = State.BLOCKED, None, now
     live_key = None if options.key is None else live_key_of(kind, options.key)
     optional: dict[str, Any] = {
         "wake_at": wake_at,
@@ -195,6 +197,7 @@ def _template(job: NewJob, now: Micros, fair: Collection[str]) -> _Template:
         "tags": json.dumps(options.tags, ensure_ascii=False) if options.tags else None,
         "labels": options.labels,
         "options": _encode_rare(options),
+        "waits_for": len(options.after) or None,
     }
     if options.concurrency is not None:
         optional |= {
@@ -261,4 +264,6 @@ def _encode_rare(options: Options) -> str | None:
     start = options.fixed_start
     if start is not None:
         rare["start"] = {"at": start.at, "tolerance": start.tolerance, "on_miss": start.on_miss.value}
+    if options.after and options.delay:
+        rare["delay"] = options.delay
     return json.dumps(rare) if rare else None

@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.engine import Connection
 
 from fencepost.job import LIVE_STATES, Job, Micros, State
+from fencepost.store.dependencies import open_dependencies
 from fencepost.store.rows import LISTING_COLUMNS, instant, job_from_row
 from fencepost.store.tables import jobs, live_key_of, queues
 
@@ -32,10 +33,12 @@ LIVE_PARTS: tuple[ColumnElement[bool], ...] = (
     and_(jobs.c.line.is_not(None), jobs.c.state == State.BLOCKED),
     and_(jobs.c.wake_at.is_not(None), jobs.c.state == State.SCHEDULED),
     and_(jobs.c.lease_until.is_not(None), jobs.c.state == State.RUNNING),
+    and_(jobs.c.wake_at.is_not(None), jobs.c.state == State.BLOCKED, jobs.c.line.is_(None)),
 )
 """Live jobs by the indexes that hold live jobs alone, whatever the number of final ones."""
 
 
+_MOST_NAMED = 5
 _TOLD = select(queues).where(or_(queues.c.paused_at.is_not(None), queues.c.updated_at.is_not(None)))
 
 
@@ -67,7 +70,15 @@ class QueueCounts:
 def get_job(conn: Connection, job_id: str) -> Job | None:
     """One job whole, or None."""
     row = conn.execute(select(jobs).where(jobs.c.id == job_id)).first()
-    return None if row is None else job_from_row(row)
+    if row is None:
+        return None
+    job = job_from_row(row)
+    if row.state == State.BLOCKED and row.waits_for:
+        first = open_dependencies(conn, job_id, most=_MOST_NAMED)
+        named = ", ".join(f"{when} of job {predecessor}" for predecessor, when in first)
+        more = row.waits_for - len(first)
+        job = replace(job, waits_for=f"{named} and {more:,} more" if more > 0 else named or job.waits_for)
+    return job
 
 
 def result_text(conn: Connection, job_id: str) -> str | None:
@@ -187,9 +198,9 @@ def count_live(conn: Connection, kind: str) -> int:
 def queue_counts(conn: Connection) -> list[QueueCounts]:
     """Every queue that has live jobs, is paused or has settings, by name."""
     counts: dict[str, list[int]] = {}
-    for place, part in enumerate(LIVE_PARTS):
+    for place, part in zip((0, 1, 2, 3, 1), LIVE_PARTS, strict=True):
         for queue, number in conn.execute(select(jobs.c.queue, func.count()).where(part).group_by(jobs.c.queue)):
-            counts.setdefault(queue, [0, 0, 0, 0])[place] = number
+            counts.setdefault(queue, [0, 0, 0, 0])[place] += number
     told = {row.name: row for row in conn.execute(_TOLD)}
     listed = []
     for name in sorted(counts.keys() | told.keys()):

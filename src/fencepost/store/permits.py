@@ -21,7 +21,7 @@ from sqlalchemy.engine import Connection
 from fencepost.job import FINAL_STATES, BusyPolicy, Claim, Micros, Reason, State
 from fencepost.store.dialects import Dialect
 from fencepost.store.guard import held_by
-from fencepost.store.tables import ONE, jobs, permit_digest_of, permit_line_of, permits, word
+from fencepost.store.tables import ONE, jobs, permit_digest_of, permit_line_of, permits, told_at, word
 from fencepost.store.waiting import first_waiting, wake
 
 __all__ = [
@@ -85,6 +85,7 @@ _SKIP_WAITING = (
         reason=word(Reason.DEPENDENCY_FAILED),
         line=null(),
         rank=null(),
+        wake_at=told_at(bindparam("_now", type_=BigInteger)),
         live_key=null(),
         finished_at=bindparam("_now", type_=BigInteger),
     )

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Update, bindparam, case, func, null, select, update
 from sqlalchemy.engine import Connection
 
-from fencepost.job import Micros, Priority, Reason, State
+from fencepost.job import FINAL_STATES, Micros, Priority, Reason, State
 from fencepost.planning.fairness import takes_turns
 from fencepost.planning.outcome import waiting
 from fencepost.planning.rank import urgent_rank
 from fencepost.store.database import Database
 from fencepost.store.rows import UNREADABLE, fixed_start, unreadable_text
-from fencepost.store.tables import jobs, line_of_row, turn_line_of, words
+from fencepost.store.tables import jobs, line_of_row, told_at, turn_line_of, words
 
-__all__ = ["is_due", "next_wake", "promote_due"]
+__all__ = ["Due", "is_due", "next_wake", "promote_due"]
 
 _DUE_COLUMNS = (
     *("id", "queue", "kind", "labels", "tenant", "state", "priority", "wake_at", "deadline", "options"),
-    *("permit_key", "limits"),
+    *("permit_key", "limits", "waits_for"),
 )
 
 # Served by the `wake` index. Neither arguments nor results are read: memory does not grow with the payloads.
@@ -50,6 +50,7 @@ _NAMES = (
 
 def _promote_rows(match: ColumnElement[bool], value: Callable[[str], ColumnElement[Any]]) -> Update:
     """Guarded by the instant that was planned (under a borrowed name): a row that moved meanwhile is left alone."""
+    is_final = value("_finished_at").is_not(None)
     return (
         update(jobs)
         .where(
@@ -62,26 +63,50 @@ def _promote_rows(match: ColumnElement[bool], value: Callable[[str], ColumnEleme
             reason=func.coalesce(value("_reason"), jobs.c.reason),
             line=value("_line"),
             rank=value("_rank"),
-            wake_at=value("_wake_at"),
+            wake_at=case((is_final, told_at(value("_finished_at"))), else_=value("_wake_at")),
             finished_at=value("_finished_at"),
             last_error=func.coalesce(value("_last_error"), jobs.c.last_error),
-            live_key=case((value("_finished_at").is_not(None), null()), else_=jobs.c.live_key),
+            live_key=case((is_final, null()), else_=jobs.c.live_key),
         )
     )
 
 
-def promote_due(database: Database, conn: Connection, *, batch: int) -> int:
+class Due(NamedTuple):
+    """What a pass found due.
+
+    Attributes:
+        moved: how many moved.
+        waiting: the ids of jobs that wait for others, to be looked at: see `fencepost.store.dependencies.attach`.
+        ended: the ids of jobs that have ended, which others wait for: see `fencepost.store.dependencies.pass_on`.
+    """
+
+    moved: int
+    waiting: list[str]
+    ended: list[str]
+
+
+def promote_due(database: Database, conn: Connection, *, batch: int) -> Due:
     """Make due jobs ready, and move ready ones whose latest start is near to the urgent tier.
 
+    What is due because of dependencies is only named: it takes other locks, in transactions of its own.
+
     Returns:
-        How many moved; more may be due when it equals `batch`.
+        What was due; more may be when it is as much as `batch`.
     """
     now = database.now_and_pin(conn)
     due = conn.execute(_DUE, {"now": now, "batch": batch}).fetchall()
     if not due:
-        return 0
-    moves = sorted(_move(row, now, database.known_queues.fair) for row in due)
-    return sum(database.dialect.update_rows(conn, _promote_rows, _NAMES, moves))
+        return Due(0, [], [])
+    attaching, ended, moves = [], [], []
+    for row in due:
+        if row.state in FINAL_STATES:
+            ended.append(str(row.id))
+        elif row.waits_for and row.state == State.BLOCKED:
+            attaching.append(str(row.id))
+        else:
+            moves.append(_move(row, now, database.known_queues.fair))
+    moved = sum(database.dialect.update_rows(conn, _promote_rows, _NAMES, sorted(moves))) if moves else 0
+    return Due(moved, attaching, ended)
 
 
 def is_due(database: Database, conn: Connection) -> bool:

@@ -1,5 +1,7 @@
 """Retention: final jobs go, in bounded batches (J10): all that ended before a cutoff, or what rules do not keep.
 
+Never one that a live job depends on: it may ask what came of it.
+
 Rules are looked at job by job along the index of final jobs, newest first. An index by queue and state would let each
 rule find its own jobs, at the price of one more write for every job that ends, whether or not anybody prunes it.
 """
@@ -9,13 +11,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import bindparam, delete, or_, select
+from sqlalchemy import bindparam, delete, not_, or_, select
 from sqlalchemy.engine import Connection
 
 from fencepost.job import Micros, State
 from fencepost.planning.retention import Final, Rules
 from fencepost.retention import Rule
 from fencepost.store.database import Database
+from fencepost.store.dependencies import forget_dependencies, is_needed, needed_of
 from fencepost.store.rows import UNREADABLE
 from fencepost.store.tables import jobs, retention
 
@@ -26,11 +29,17 @@ Place = tuple[Micros, str]
 
 # Served by the `finished` index. Only final rows have `finished_at`: a job scheduled for next year is not old.
 _OLD = (
-    select(jobs.c.id)
-    .where(jobs.c.finished_at < bindparam("cutoff"))
+    select(jobs.c.id, jobs.c.waits_for)
+    .where(jobs.c.finished_at < bindparam("cutoff"), not_(is_needed()))
     .order_by(jobs.c.finished_at)
     .limit(bindparam("batch"))
     .with_for_update(skip_locked=True)
+)
+_STILL_FINAL = (
+    select(jobs.c.id, jobs.c.waits_for)
+    .where(jobs.c.id.in_(bindparam("ids", expanding=True)), jobs.c.finished_at < bindparam("cutoff"))
+    .order_by(jobs.c.id)
+    .with_for_update()
 )
 _DELETE = delete(jobs).where(jobs.c.id.in_(bindparam("ids", expanding=True)), jobs.c.finished_at < bindparam("cutoff"))
 
@@ -49,8 +58,11 @@ _RULES = select(retention.c.queue, retention.c.rules)
 
 def prune_batch(conn: Connection, cutoff: Micros, *, batch: int) -> int:
     """Delete up to `batch` jobs that were final before `cutoff`. Returns how many went."""
-    ids = [row.id for row in conn.execute(_OLD, {"cutoff": cutoff, "batch": batch})]
-    return conn.execute(_DELETE, {"ids": ids, "cutoff": cutoff}).rowcount if ids else 0
+    rows = conn.execute(_OLD, {"cutoff": cutoff, "batch": batch}).fetchall()
+    if not rows:
+        return 0
+    forget_dependencies(conn, [str(row.id) for row in rows if row.waits_for is not None])
+    return conn.execute(_DELETE, {"ids": [row.id for row in rows], "cutoff": cutoff}).rowcount
 
 
 def final_jobs(conn: Connection, before: Place, *, batch: int) -> list[Final]:
@@ -61,10 +73,19 @@ def final_jobs(conn: Connection, before: Place, *, batch: int) -> list[Final]:
 
 
 def delete_final(conn: Connection, ids: Sequence[str], until: Micros) -> int:
-    """Delete these jobs if they are still final and ended by `until`: one that was retried since stays."""
+    """Delete these jobs if they are still final and ended by `until`: one that was retried since stays.
+
+    So does one that a live job depends on.
+    """
     if not ids:
         return 0
-    return conn.execute(_DELETE, {"ids": sorted(ids), "cutoff": until + 1}).rowcount
+    # Locked, so that nobody retries one whose dependencies are gone.
+    final = {str(row.id): row for row in conn.execute(_STILL_FINAL, {"ids": sorted(ids), "cutoff": until + 1})}
+    going = sorted(final.keys() - needed_of(conn, list(final)))
+    if not going:
+        return 0
+    forget_dependencies(conn, [job_id for job_id in going if final[job_id].waits_for is not None])
+    return conn.execute(_DELETE, {"ids": going, "cutoff": until + 1}).rowcount
 
 
 def save_retention(database: Database, conn: Connection, rules: Rules) -> int:

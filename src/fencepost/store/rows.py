@@ -49,7 +49,17 @@ __all__ = [
 CLAIM_COLUMNS = (
     *("id", "kind", "queue", "arguments", "attempts", "max_attempts", "lease_token", "priority"),
     *("created_at", "run_at", "deadline", "hold", "options", "tags", "tenant", "schedule", "scheduled_for"),
-    *("trigger", "permit_key", "permit_slots", "permit_policy", "reason", "history", "limits", "labels"),
+    *(
+        "trigger",
+        "permit_key",
+        "permit_slots",
+        "permit_policy",
+        "reason",
+        "history",
+        "limits",
+        "labels",
+        "has_successors",
+    ),
 )
 LISTING_COLUMNS = tuple(column.name for column in jobs.c if column.name not in ("arguments", "result", "history"))
 """What a listing reads: all but what may be large."""
@@ -101,7 +111,7 @@ def claim_from_row(row: Any, owner: str, claimed_at: Micros) -> Claim:
     (
         job_id, kind, queue, arguments, attempts, max_attempts, token, priority,
         created_at, run_at, deadline, hold, options, tags, tenant, schedule, scheduled_for, trigger,
-        permit_key, permit_slots, permit_policy, reason, history, limits, labels,
+        permit_key, permit_slots, permit_policy, reason, history, limits, labels, has_successors,
     ) = row
     # fmt: on
     timeout: float | None = None
@@ -151,6 +161,7 @@ def claim_from_row(row: Any, owner: str, claimed_at: Micros) -> Claim:
         start,
         None if limits is None else limits_from_text(limits),
         labels,
+        has_successors is not None,
     )
 
 
@@ -224,8 +235,13 @@ def job_from_row(row: Row[Any]) -> Job:
         lease_until=instant(values["lease_until"]),
         cancel_requested=values["cancel_requested_at"] is not None,
         history=_history(values.get("history")),
-        waits_for=waits_for(row) if values["state"] == State.BLOCKED else None,
+        waits_for=_waits_for(row) if values["state"] == State.BLOCKED else None,
     )
+
+
+def _waits_for(row: Row[Any]) -> str | None:
+    left = row._mapping["waits_for"]
+    return waits_for(row) if not left else f"{left:,} other job{'' if left == 1 else 's'}"
 
 
 def _word(words: type[StrEnum], text: str) -> Any:

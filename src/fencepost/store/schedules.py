@@ -17,7 +17,7 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, and_, bindparam, delete, func, null, select, update
+from sqlalchemy import BigInteger, ColumnElement, and_, bindparam, delete, func, not_, null, select, update
 from sqlalchemy.engine import Connection
 
 from fencepost.codec import clean_text
@@ -40,6 +40,7 @@ from fencepost.planning.rank import EARLY_CLAIM
 from fencepost.schedule import OWN_KEY_PREFIX, NewSchedule, Overlap, Schedule
 from fencepost.store.database import Database
 from fencepost.store.definitions import definition_columns, schedule_from_row, shown_schedule
+from fencepost.store.dependencies import is_needed
 from fencepost.store.enqueue import final_columns, insert_jobs
 from fencepost.store.rows import is_storable, shown
 from fencepost.store.tables import jobs, schedules
@@ -308,7 +309,11 @@ def delete_occurrences(conn: Connection, name: str, *, keep: int, batch: int) ->
         How many went; more may be left when it equals `batch`.
     """
     final = (jobs.c.schedule == name) & jobs.c.finished_at.is_not(None)
-    old = select(jobs.c.id).where(final).order_by(jobs.c.scheduled_for.desc()).limit(batch).offset(keep)
+    kept = select(jobs.c.scheduled_for).where(final).order_by(jobs.c.scheduled_for.desc()).limit(1).offset(keep)
+    newest = conn.execute(kept).scalar()
+    if newest is None:
+        return 0
+    old = select(jobs.c.id).where(final, jobs.c.scheduled_for <= newest, not_(is_needed())).limit(batch)
     ids = [row.id for row in conn.execute(old)]
     return conn.execute(delete(jobs).where(jobs.c.id.in_(ids), final)).rowcount if ids else 0
 

@@ -16,7 +16,7 @@ __all__ = ["REVISIONS", "VERSION_TABLE", "SchemaStatus", "ensure", "migrate", "s
 
 VERSION_TABLE = "fencepost_schema"
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
 """Every revision that this build knows, oldest first. A test compares it with the migration files."""
 
 _version = Table(VERSION_TABLE, MetaData(), Column("version_num", String(32), primary_key=True))

@@ -36,7 +36,7 @@ from fencepost.store.guard import held_by
 from fencepost.store.permits import release_permits
 from fencepost.store.rooms import release_holdings
 from fencepost.store.rows import CLAIM_COLUMNS, unreadable_text
-from fencepost.store.tables import jobs, line_of, word
+from fencepost.store.tables import jobs, line_of, told_at, word
 
 __all__ = ["CANCEL_REQUESTED", "settle", "undecodable"]
 
@@ -60,6 +60,7 @@ def _complete_rows(match: ColumnElement[bool], value: _Value) -> Update:
             lease_owner=null(),
             lease_until=null(),
             live_key=null(),
+            wake_at=told_at(value("_finished_at")),
             finished_at=value("_finished_at"),
             result=value("_result"),
         )
@@ -89,7 +90,7 @@ def _change_rows(match: ColumnElement[bool], value: _Value) -> Update:
             attempts=value("_attempts"),
             line=value("_line"),
             rank=value("_rank"),
-            wake_at=value("_wake_at"),
+            wake_at=case((is_final, told_at(value("_finished_at"))), else_=value("_wake_at")),
             run_at=func.coalesce(value("_run_at"), jobs.c.run_at),
             finished_at=value("_finished_at"),
             last_error=func.nullif(func.coalesce(value("_last_error"), jobs.c.last_error), literal_column("''")),

@@ -6,7 +6,9 @@ exactly the index of the state that it is in:
 | column          | not null while                      | index serves                             |
 | --------------- | ----------------------------------- | ---------------------------------------- |
 | `line`, `rank`  | ready, or blocked                   | claim: one range scan per line           |
-| `wake_at`       | scheduled, or ready with a deadline | promotion of due jobs, urgency           |
+| `wake_at`       | scheduled, ready with a deadline,   | promotion of due jobs, urgency, passing  |
+|                 | waiting for other jobs, or final    | on what became of a job                  |
+|                 | with successors that have not heard |                                          |
 | `lease_until`   | running                             | reclaim of expired leases                |
 | `live_key`      | live, with an identity              | UNIQUE: the identity                     |
 | `finished_at`   | final                               | retention, listing                       |
@@ -38,6 +40,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    case,
     literal_column,
     text,
 )
@@ -56,6 +59,7 @@ __all__ = [
     "ONE",
     "QUEUE_CHARS",
     "Standing",
+    "dependencies",
     "gate_of",
     "holdings",
     "jobs",
@@ -74,6 +78,7 @@ __all__ = [
     "retention",
     "schedules",
     "tenants",
+    "told_at",
     "turn_line_of",
     "word",
     "words",
@@ -159,6 +164,8 @@ jobs = Table(
     Column("last_error", _text()),
     Column("result", _text()),
     Column("arguments", _text(), nullable=False),
+    Column("waits_for", Integer),
+    Column("has_successors", SmallInteger),
     CheckConstraint(f"state IN ({_STATES})", name="fencepost_jobs_state"),
     **_MYSQL,
 )
@@ -255,6 +262,18 @@ holdings = Table(
     Column("amount", BigInteger, nullable=False),
     **_MYSQL,
 )
+
+dependencies = Table(
+    "fencepost_dependencies",
+    metadata,
+    Column("job_id", _id(), primary_key=True),
+    Column("predecessor_id", _id(), primary_key=True),
+    Column("condition", String(16), nullable=False),
+    Column("name", String(NAME_CHARS)),
+    Column("is_open", SmallInteger, nullable=False),
+    **_MYSQL,
+)
+Index("fencepost_dependencies_predecessor", dependencies.c.predecessor_id)
 
 schedules = Table(
     "fencepost_schedules",
@@ -423,6 +442,18 @@ def permit_digest_of(key: str) -> str:
 def live_key_of(kind: str, key: str) -> str:
     """The digest by which the identity `(kind, key)` is unique: 32 hexadecimal characters."""
     return blake2b(f"{kind}\0{key}".encode(), digest_size=16).hexdigest()
+
+
+def told_at(finished_at: Any, *, otherwise: Any = None) -> ColumnElement[int | None]:
+    """The `wake_at` of a row that becomes final at an instant: due at once if other jobs wait for it.
+
+    Whatever ends a job writes it, in the same write, and so nobody who waits is forgotten, whoever is killed.
+
+    Args:
+        finished_at: the instant.
+        otherwise: of a row that nobody waits for; default NULL.
+    """
+    return case((jobs.c.has_successors.is_not(None), finished_at), else_=otherwise)
 
 
 ONE: ColumnElement[int] = literal_column("1", Integer)

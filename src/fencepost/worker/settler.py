@@ -106,7 +106,10 @@ class Settler:
         is_repetition, self._is_repetition = self._is_repetition, True  # of this group, unless it is answered below
         held = self._store.settle(settlements, is_repetition=is_repetition)
         # What came back is ready at once, and so is who waited for what is free now.
-        if any(outcome.is_returning or execution.claim.gives_back for execution, outcome in group):
+        if any(
+            outcome.is_returning or execution.claim.gives_back or execution.claim.has_successors
+            for execution, outcome in group
+        ):
             self._on_returned()
         board.settled([execution for execution, _ in group])
         self.settled += sum(held)

@@ -21,6 +21,7 @@ from typing import Any, TypedDict
 from fencepost.errors import ConfigurationError
 from fencepost.job import DEFAULT_LEASE_SECONDS
 from fencepost.labels import check_labels
+from fencepost.planner.passes import seconds_until_wake
 from fencepost.planning.outcome import Outcome, Verb
 from fencepost.registry import Registry
 from fencepost.store import DEFAULT_LEADER_LEASE_SECONDS, Store
@@ -339,6 +340,8 @@ class Worker:
         # What became due since may be ready now, and a job that ended may have enqueued others.
         assert self._planner is not None
         self._planner.housekeep_for_itself()
+        if seconds_until_wake(self._store) <= 0:
+            return False  # another planner has it in hand at this moment
         kinds = self._registry.kinds()
         found = self._store.has_ready(kinds, self._queues, self._labels)
         return not found and self._board.is_idle
