@@ -138,10 +138,17 @@ def test_every_option_that_can_be_asked_for_is_understood() -> None:
         "tolerance": 1,
         "on_miss": "skip",
         "tenant": "t",
+        "after": ["01890000-0000-7000-8000-000000000000"],
+        "when": "failure",
+    }
+    needed = {
+        "tolerance": {"start_at": NOON},
+        "on_miss": {"start_at": NOON},
+        "when": {"after": ["01890000-0000-7000-8000-000000000000"]},
     }
     assert set(values) == set(Asked.__annotations__)
     for name, value in values.items():
-        asked: Any = {name: value} | ({"start_at": NOON} if name in ("tolerance", "on_miss") else {})
+        asked: Any = {name: value} | needed.get(name, {})
         build_options(Options(), **asked)
 
 
