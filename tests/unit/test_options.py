@@ -141,7 +141,7 @@ def test_every_option_that_can_be_asked_for_is_understood() -> None:
         "after": ["01890000-0000-7000-8000-000000000000"],
         "when": "failure",
     }
-    needed = {
+    needed: dict[str, dict[str, Any]] = {
         "tolerance": {"start_at": NOON},
         "on_miss": {"start_at": NOON},
         "when": {"after": ["01890000-0000-7000-8000-000000000000"]},
