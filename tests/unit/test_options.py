@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from fencepost.errors import ConfigurationError
-from fencepost.job import Backoff, Hold, OnConflict, Options, Priority
+from fencepost.job import Backoff, Dependency, Hold, OnConflict, Options, Priority, When
 from fencepost.options import Asked, build_options, check_name
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NOON_MICROS = 1_767_268_800_000_000
+JOB = "01980c4e-8f2a-7c31-9a55-3f6f2f9f6d10"
 
 
 @pytest.mark.parametrize(
@@ -138,10 +139,30 @@ def test_every_option_that_can_be_asked_for_is_understood() -> None:
         "tolerance": 1,
         "on_miss": "skip",
         "tenant": "t",
+        "after": JOB,
+        "when": "failure",
     }
     assert set(values) == set(Asked.__annotations__)
     for name, value in values.items():
         asked: Any = {name: value} | ({"start_at": NOON} if name in ("tolerance", "on_miss") else {})
+        asked |= {"after": JOB} if name == "when" else {}
+        build_options(Options(), **asked)
+
+
+def test_a_job_waits_for_whatever_names_another() -> None:
+    by_id, by_key = Dependency(JOB, When.FAILURE), Dependency(None, When.FAILURE, "kind", "key")
+    assert build_options(Options(), after=JOB, when="failure").after == (by_id,)
+    assert build_options(Options(), after=[JOB, ("kind", "key"), JOB], when="failure").after == (by_id, by_key)
+    assert build_options(build_options(Options(), after=JOB), when="failure").after == (by_id,)
+    assert build_options(build_options(Options(), after=JOB), after=None).after == ()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"after": "nobody"}, {"after": 7}, {"after": (JOB, 7)}, {"when": "success"}, {"after": JOB, "when": "never"}],
+)
+def test_what_names_no_job_to_wait_for_is_refused(asked: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"after|when"):
         build_options(Options(), **asked)
 
 
