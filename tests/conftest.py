@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,14 +60,24 @@ def database_name(request: pytest.FixtureRequest) -> str:
     return name
 
 
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated SQLite file to copy: every migration once a test would be a good part of what all tests take."""
+    folder = tmp_path_factory.mktemp("migrated")
+    app = fencepost.App(databases.sqlite_url(folder))
+    app.migrate()
+    app.close()
+    (file,) = folder.iterdir()  # its companions went with the last connection
+    return file
+
+
 @pytest.fixture
 def url(database_name: str, tmp_path: Path, request: pytest.FixtureRequest) -> URL:
     """A migrated database without jobs."""
     if database_name == "sqlite":
         file = databases.sqlite_url(tmp_path)
-        app = fencepost.App(file)
-        app.migrate()
-        app.close()
+        assert file.database is not None
+        shutil.copy(request.getfixturevalue("migrated_file"), file.database)
         return file
     url: URL = request.getfixturevalue("server_databases")[database_name]
     engine = create_engine(url)
