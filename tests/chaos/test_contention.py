@@ -82,6 +82,7 @@ def _pruning(url: URL) -> _Body:
     return body
 
 
+@pytest.mark.parametrize("database_name", ["sqlite", "postgresql"], indirect=True)
 def test_four_workers_and_three_producers_run_each_of_five_thousand_jobs_once(
     url: URL, app: fencepost.App, crew: Crew, journal: Journal
 ) -> None:

@@ -46,10 +46,10 @@ def test_threads_files_tasks_and_memory_stay_what_they_were_after_thousands_of_j
     ten = app.enqueue_many(handlers.sleeps_on_thread.build(name="warm", seconds=[0.5]) for _ in range(10))
     for handle in ten:
         handle.result(timeout=10)
-    _run(app, 1500)
+    _run(app, 1000)
     before = _figures(app)
 
-    _run(app, 5000)
+    _run(app, 2500)
 
     after = _figures(app)
     assert after["threads"] <= before["threads"] + 1  # the heartbeat's or the loop's helper, if it was away just then
