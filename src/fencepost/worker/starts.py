@@ -7,11 +7,9 @@ import itertools
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from fencepost.job import Claim, Micros
-from fencepost.planning.fixed_start import StartFigures, is_kept, outcome_of_miss
-from fencepost.planning.outcome import Outcome, Verb
+from fencepost.planning.fixed_start import outcome_of_miss
 from fencepost.planning.rank import EARLY_CLAIM
 from fencepost.store import Store
 from fencepost.worker.execution import Execution
@@ -53,9 +51,6 @@ class Starts:
         self._changed = threading.Condition()
         self._waiting: list[tuple[float, int, Execution]] = []
         self._numbers = itertools.count()
-        self._stopped = False
-        self.figures = StartFigures()
-        """What became of those that waited here."""
 
     def count(self, *, in_processes: bool) -> int:
         """How many wait here that run in processes of their own, or of the others."""
@@ -132,17 +127,6 @@ class Starts:
         now: Micros = start.at + round((time.monotonic() - instant) * 1_000_000)
         missed = outcome_of_miss(execution.claim, now)  # a process that was frozen while it waited
         if missed is not None:
-            self.figures = _counted(self.figures, missed)
             execution.finish(missed)
             return
-        if is_kept(start, now):
-            self.figures = replace(self.figures, kept=self.figures.kept + 1)
-        else:
-            self.figures = replace(self.figures, late=self.figures.late + 1)
         self._executors[execution.handler.executor].start([execution])
-
-
-def _counted(figures: StartFigures, missed: Outcome) -> StartFigures:
-    if missed.verb is Verb.SKIP:
-        return replace(figures, skipped=figures.skipped + 1)
-    return replace(figures, failed=figures.failed + 1)
