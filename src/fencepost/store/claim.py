@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
-    CompoundSelect,
     Select,
     Text,
     Update,
@@ -45,13 +44,13 @@ from fencepost.planning.outcome import Outcome, Verb, append_history
 from fencepost.store.admission import admit
 from fencepost.store.database import Database
 from fencepost.store.dialects.base import compiled_sql, driver_rows
+from fencepost.store.lines import MOST_AT_ONCE, lines_from, lines_onwards
 from fencepost.store.rows import CLAIM_COLUMNS, UNREADABLE, claim_from_row
 from fencepost.store.settle import settle, undecodable
 from fencepost.store.tables import ONE, jobs, line_numbers_of, line_of_row, queues, word
 
 __all__ = ["Line", "all_ready_lines", "claim", "lines_of", "ready_lines"]
 
-_MOST_LINES_AT_ONCE = 100  # SQLite takes at most 500 terms in a compound SELECT
 _MOST_LINES_KEPT = 10_000
 
 _TOKEN = CLAIM_COLUMNS.index("lease_token")
@@ -80,18 +79,8 @@ class Line(NamedTuple):
     needs: LabelSet | None = NO_LABELS
 
 
-def _present_lines() -> Select[Any]:
-    # A loose index scan: each step asks for the next line after the last, so its cost is the number of lines.
-    # https://wiki.postgresql.org/wiki/Loose_indexscan
-    # It starts above the negative lines, in which jobs wait for permits.
-    first = select(func.min(jobs.c.line).label("line")).where(jobs.c.line >= literal_column("0", BigInteger))
-    present = first.cte("present", recursive=True)
-    after = select(func.min(jobs.c.line)).where(jobs.c.line > present.c.line).scalar_subquery()
-    present = present.union_all(select(after).where(present.c.line.is_not(None)))
-    return select(present.c.line).where(present.c.line.is_not(None))
-
-
-_PRESENT_LINES = _present_lines()
+# It starts above the negative lines, in which jobs wait for limits and for turns.
+_PRESENT_LINES = lines_from(select(func.min(jobs.c.line)).where(jobs.c.line >= literal_column("0", BigInteger)))
 _STANDING = ("queue", "kind", "labels", "permit_key", "limits")
 _LINE_MEMBER = select(*(jobs.c[name] for name in _STANDING)).where(jobs.c.line == bindparam("line")).limit(1)
 _PAUSED = select(queues.c.name).where(queues.c.paused_at.is_not(None))
@@ -387,26 +376,8 @@ def lines_of(database: Database, conn: Connection, queue: str) -> list[Line]:
 def _look_for_lines(database: Database, conn: Connection) -> list[int]:
     if database.dialect.probes_in_recursion:
         return [row[0] for row in conn.execute(_PRESENT_LINES)]
-    # Each line is asked for the one after it: those of the last look at once, then those that have come since. A
-    # line is found because the one before it, if any, was found or was asked; so none is missed.
-    found: set[int] = set()
-    asked: set[int] = set()
-    asking = [-1, *database.present_lines]
-    while asking:
-        asked.update(asking)
-        for start in range(0, len(asking), _MOST_LINES_AT_ONCE):
-            part = asking[start : start + _MOST_LINES_AT_ONCE]
-            after = conn.execute(_lines_after(len(part)), {f"line_{i}": number for i, number in enumerate(part)})
-            found.update(row[0] for row in after if row[0] is not None)
-        asking = sorted(found - asked)
-    database.present_lines = sorted(found)
+    database.present_lines = sorted(lines_onwards(conn, [-1, *database.present_lines]))
     return database.present_lines
-
-
-@lru_cache(maxsize=_MOST_LINES_AT_ONCE)
-def _lines_after(lines: int) -> CompoundSelect[Any]:
-    after = select(func.min(jobs.c.line))
-    return union_all(*(after.where(jobs.c.line > bindparam(f"line_{i}", type_=BigInteger)) for i in range(lines)))
 
 
 @lru_cache(maxsize=64)
@@ -442,15 +413,15 @@ def _quotas(conn: Connection, lines: Sequence[Line], limit: int) -> list[tuple[L
     if len(lines) <= 1:
         return [(line, limit) for line in lines]
     best: list[tuple[int, int]] = []
-    for start in range(0, len(lines), _MOST_LINES_AT_ONCE):
-        part = lines[start : start + _MOST_LINES_AT_ONCE]
+    for start in range(0, len(lines), MOST_AT_ONCE):
+        part = lines[start : start + MOST_AT_ONCE]
         ranks = conn.execute(_peek(len(part)), {"limit": limit} | {f"line_{i}": x.number for i, x in enumerate(part)})
         best += ((row.rank, row.line) for row in ranks)
     counts = Counter(number for _, number in sorted(best)[:limit])
     return [(line, counts[line.number]) for line in lines if counts[line.number]]
 
 
-@lru_cache(maxsize=_MOST_LINES_AT_ONCE)
+@lru_cache(maxsize=MOST_AT_ONCE)
 def _peek(lines: int) -> Select[Any]:
     limit = bindparam("limit", type_=BigInteger)
     heads = []

@@ -30,7 +30,6 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     CompoundSelect,
-    Select,
     Update,
     bindparam,
     func,
@@ -57,6 +56,7 @@ from fencepost.planning.fairness import (
 from fencepost.planning.rank import rank
 from fencepost.store.claim import lines_of
 from fencepost.store.database import Database
+from fencepost.store.lines import MOST_AT_ONCE, lines_from, lines_onwards
 from fencepost.store.queues import forget_idle, lock_queue
 from fencepost.store.rows import instant
 from fencepost.store.tables import LEAST_PERMIT_LINE, jobs, line_of_row, queues, tenants, turn_line_of, word
@@ -72,13 +72,13 @@ _EXTRA = 100
 """How many jobs of tenants that have none among those may be ready beyond them in a pass, at least one of each: they
 begin before most of them, and must not wait until workers have made room."""
 
-_AT_ONCE = 100  # SQLite takes at most 500 terms in a compound SELECT
 _MOST_KNOWN = 100_000
 _FORGET_BATCH = 1000
 _BASE = rank(Priority.NORMAL, 0)
 
 _TOP = literal_column(str(LEAST_PERMIT_LINE), BigInteger)
 _ANY = select(func.min(jobs.c.line)).where(jobs.c.line < _TOP)
+_PRESENT_LINES = lines_from(_ANY, jobs.c.line < _TOP)
 _LEFT = select(jobs.c.line).where(jobs.c.line.in_(bindparam("lines", expanding=True))).limit(1)
 _MEMBER = (
     select(jobs.c.queue, jobs.c.kind, jobs.c.tenant)
@@ -104,17 +104,6 @@ class TurnLine(NamedTuple):
     tenant: str
 
 
-def _present_lines() -> Select[Any]:
-    # A loose index scan, as of `claim`: a step a line, however many jobs stand in it.
-    present = _ANY.with_only_columns(func.min(jobs.c.line).label("line")).cte("waiting", recursive=True)
-    after = select(func.min(jobs.c.line)).where(jobs.c.line > present.c.line, jobs.c.line < _TOP).scalar_subquery()
-    present = present.union_all(select(after).where(present.c.line.is_not(None)))
-    return select(present.c.line).where(present.c.line.is_not(None))
-
-
-_PRESENT_LINES = _present_lines()
-
-
 def has_waiting(conn: Connection) -> bool:
     """Whether any job waits for its turn. One probe of the `ready` index."""
     return conn.execute(_ANY).scalar() is not None
@@ -122,8 +111,8 @@ def has_waiting(conn: Connection) -> bool:
 
 def _has_waiting(conn: Connection, lines: Sequence[int]) -> bool:
     """Whether any job is left in these lines."""
-    for start in range(0, len(lines), _AT_ONCE):
-        if conn.execute(_LEFT, {"lines": lines[start : start + _AT_ONCE]}).first() is not None:
+    for start in range(0, len(lines), MOST_AT_ONCE):
+        if conn.execute(_LEFT, {"lines": lines[start : start + MOST_AT_ONCE]}).first() is not None:
             return True
     return False
 
@@ -144,24 +133,7 @@ def _look_for_lines(database: Database, conn: Connection) -> list[int]:
         return []
     if database.dialect.probes_in_recursion:
         return [row[0] for row in conn.execute(_PRESENT_LINES)]
-    # Each line is asked for the one after it, those that are known at once: none is missed, since the one before a
-    # line was found or asked.
-    found, asked = {first}, set[int]()
-    asking = sorted({first, *database.turn_lines})
-    while asking:
-        asked.update(asking)
-        for start in range(0, len(asking), _AT_ONCE):
-            part = asking[start : start + _AT_ONCE]
-            after = conn.execute(_lines_after(len(part)), {f"line_{i}": number for i, number in enumerate(part)})
-            found.update(row[0] for row in after if row[0] is not None and row[0] < LEAST_PERMIT_LINE)
-        asking = sorted(found - asked)
-    return sorted(found)
-
-
-@lru_cache(maxsize=_AT_ONCE)
-def _lines_after(lines: int) -> CompoundSelect[Any]:
-    after = select(func.min(jobs.c.line))
-    return union_all(*(after.where(jobs.c.line > bindparam(f"line_{i}", type_=BigInteger)) for i in range(lines)))
+    return sorted({first} | lines_onwards(conn, {first, *database.turn_lines}, below=LEAST_PERMIT_LINE))
 
 
 def _line_by_number(database: Database, conn: Connection, number: int) -> TurnLine | None:
@@ -287,8 +259,8 @@ def _clocks(
     """The clocks of the tenants that wait, by name, and which of them have a row."""
     names = list(dict.fromkeys(line.tenant for line in lines))
     rows: dict[str, Any] = {}
-    for start in range(0, len(names), _AT_ONCE):
-        part = names[start : start + _AT_ONCE]
+    for start in range(0, len(names), MOST_AT_ONCE):
+        part = names[start : start + MOST_AT_ONCE]
         rows |= {row.tenant: row for row in conn.execute(_CLOCKS, {"queue": queue, "names": part})}
     clocks = {}
     for name in names:
@@ -312,8 +284,8 @@ def _first_of(conn: Connection, asked: dict[TurnLine, int]) -> dict[str, list[_W
     by_number = {line.number: line for line in asked}
     waiting: dict[str, list[_Waiting]] = defaultdict(list)
     entries = list(asked.items())
-    for start in range(0, len(entries), _AT_ONCE):
-        part = entries[start : start + _AT_ONCE]
+    for start in range(0, len(entries), MOST_AT_ONCE):
+        part = entries[start : start + MOST_AT_ONCE]
         values = {f"line_{i}": line.number for i, (line, _) in enumerate(part)}
         values |= {f"most_{i}": most for i, (_, most) in enumerate(part)}
         for row in conn.execute(_heads(len(part)), values):
@@ -327,7 +299,7 @@ def _first_of(conn: Connection, asked: dict[TurnLine, int]) -> dict[str, list[_W
 _WAITING_COLUMNS = ("line", "rank", "id", "queue", "kind", "labels", "permit_key", "limits")
 
 
-@lru_cache(maxsize=_AT_ONCE)
+@lru_cache(maxsize=MOST_AT_ONCE)
 def _heads(lines: int) -> CompoundSelect[Any]:
     heads = []
     for i in range(lines):
