@@ -12,7 +12,7 @@ from sqlalchemy import URL, delete, event, select, update
 from sqlalchemy.engine import Connection
 
 from fencepost.ids import new_id
-from fencepost.job import Claim, EnqueueResult, NewJob, Options
+from fencepost.job import Claim, EnqueueResult, Job, NewJob, Options
 from fencepost.store import Database, Store
 from fencepost.store.tables import jobs, metadata
 from tests import databases
@@ -46,6 +46,18 @@ def claimed_ids(store: Store, limit: int = 100, **asked: Any) -> list[str]:
     """Claim all there is, in rank order. The jobs' ids."""
     asked.setdefault("kinds", ["k"])
     return [claim.id for claim in store.claim("me", limit=limit, **asked)]
+
+
+def job(store: Store, job_id: str) -> Job:
+    """A job as people see it."""
+    found = store.get(job_id)
+    assert found is not None
+    return found
+
+
+def states(store: Store, *ids: str) -> list[str]:
+    """Where jobs stand."""
+    return [str(job(store, job_id).state) for job_id in ids]
 
 
 def row(store: Store, job_id: str) -> Mapping[str, Any]:

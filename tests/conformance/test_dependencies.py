@@ -10,13 +10,13 @@ from sqlalchemy import delete, func, select
 
 import fencepost
 from fencepost.errors import DependencyError
-from fencepost.job import BusyPolicy, Concurrency, Dependency, Job, NewJob, Priority, Reason, When
+from fencepost.job import BusyPolicy, Concurrency, Dependency, NewJob, Priority, Reason, When
 from fencepost.planning.outcome import Outcome, Verb
 from fencepost.queue import QueueSettings
 from fencepost.store import Store
 from fencepost.store.tables import dependencies, jobs
 from fencepost.testing import VirtualClock
-from tests.jobs import SECOND, at_once, claim_one, claimed_ids, new, other_stores, put, row, statements
+from tests.jobs import SECOND, at_once, claim_one, claimed_ids, job, new, other_stores, put, row, statements, states
 
 
 def after(*ids: str, when: str = "success") -> dict[str, Any]:
@@ -27,16 +27,6 @@ def after(*ids: str, when: str = "success") -> dict[str, Any]:
 def waiting(store: Store, *ids: str, when: str = "success", **options: Any) -> str:
     """A job that waits for others, its id."""
     return put(store, **after(*ids, when=when), **options).id
-
-
-def job(store: Store, job_id: str) -> Job:
-    found = store.get(job_id)
-    assert found is not None
-    return found
-
-
-def states(store: Store, *ids: str) -> list[str]:
-    return [str(job(store, job_id).state) for job_id in ids]
 
 
 def run(store: Store, *, fails: bool = False) -> list[str]:

@@ -11,29 +11,19 @@ import pytest
 from sqlalchemy import URL, delete, select
 
 import fencepost
-from fencepost.job import BusyPolicy, Claim, Concurrency, Job, Options, Priority, Rate, Reason, State
+from fencepost.job import BusyPolicy, Claim, Concurrency, Options, Priority, Rate, Reason, State
 from fencepost.schedule import Every, NewSchedule
 from fencepost.store import Database, Gate, Store
 from fencepost.store.demands import digest_of
 from fencepost.store.tables import holdings, jobs, limits
 from fencepost.testing import VirtualClock
-from tests.jobs import SECOND, at_once, new, other_stores, overwrite, put, row, statements
+from tests.jobs import SECOND, at_once, job, new, other_stores, overwrite, put, row, statements, states
 
 LEASE = 30
 
 
 def claim_all(store: Store, limit: int = 100, owner: str = "me", kinds: tuple[str, ...] = ("k",)) -> list[Claim]:
     return store.claim(owner, kinds=kinds, limit=limit, lease=LEASE)
-
-
-def job(store: Store, job_id: str) -> Job:
-    found = store.get(job_id)
-    assert found is not None
-    return found
-
-
-def states(store: Store, *ids: str) -> list[str]:
-    return [str(job(store, job_id).state) for job_id in ids]
 
 
 def in_turn(store: Store, clock: VirtualClock, number: int, **options: Any) -> list[str]:

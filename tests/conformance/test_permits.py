@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from sqlalchemy import URL, delete, select
 
-from fencepost.job import BusyPolicy, Claim, Concurrency, Job, Options, Priority, Reason, State
+from fencepost.job import BusyPolicy, Claim, Concurrency, Options, Priority, Reason, State
 from fencepost.schedule import Every, NewSchedule, Overlap
 from fencepost.store import Database, Store
 from fencepost.store.tables import jobs, permits
 from fencepost.testing import VirtualClock
-from tests.jobs import SECOND, new, overwrite, put
+from tests.jobs import SECOND, job, new, overwrite, put, states
 
 LEASE = 30
 
@@ -30,16 +30,6 @@ def constrained(
 
 def claim_all(store: Store, owner: str = "me") -> list[Claim]:
     return store.claim(owner, kinds=["k"], limit=100, lease=LEASE)
-
-
-def job(store: Store, job_id: str) -> Job:
-    found = store.get(job_id)
-    assert found is not None
-    return found
-
-
-def states(store: Store, *ids: str) -> list[str]:
-    return [str(job(store, job_id).state) for job_id in ids]
 
 
 def in_turn(store: Store, clock: VirtualClock, number: int, **options: Any) -> list[str]:
