@@ -17,7 +17,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.chaos
 
 _GRACE = 2.5
-_MARGIN = 6  # two seconds are promised; the end of an interpreter takes longer beside other tests
+_MARGIN = 2
 
 
 def test_sigterm_lets_short_jobs_finish_and_hands_long_ones_back_with_their_attempt_unspent(
