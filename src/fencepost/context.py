@@ -161,8 +161,8 @@ class JobContext:
                 keep = self._result if self._claim.keep_result else None
                 if not self._store.settle_within(conn, self._claim, Outcome(Verb.COMPLETE, result=keep)):
                     raise LeaseLost(lease_lost_text(self._claim))
-        except BaseException:
-            self._has_transaction = False  # rolled back: the handler may try once more
+        except BaseException:  # raised on; rolled back, so the handler may try once more
+            self._has_transaction = False
             raise
         self._link.settled(has_result=keep is not None or not self._claim.keep_result)
 
