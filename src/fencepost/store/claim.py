@@ -123,12 +123,13 @@ def _marking(now: Any, owner: Any, lease_until: Any) -> dict[str, Any]:
     }
 
 
-# In the transaction of the mark, which locks the row.
-_NOTE_START = (
-    update(jobs)
-    .where(jobs.c.id == bindparam("_id"))
-    .values(started_at=bindparam("_started_at", type_=BigInteger), history=bindparam("_history", type_=Text))
-)
+_START_NAMES = ("_id", "_started_at", "_history")
+
+
+def _note_start_rows(match: ColumnElement[bool], value: Callable[[str], ColumnElement[Any]]) -> Update:
+    """Served by the primary key, in the transaction of the mark, which locks the rows."""
+    return update(jobs).where(match).values(started_at=value("_started_at"), history=value("_history"))
+
 
 _MARK_NAMES = ("_id", "_lease_token", "_started_at", "_lease_owner", "_lease_until")
 """`_lease_token` is the token of the lease that the mark begins."""
@@ -263,7 +264,7 @@ def _claim_batch(
             rows += taken
         rows.sort(key=itemgetter(0, 1))
         admitted = _admitted(database, conn, rows, origins, owner, now, dues)
-        return _with_starts_noted(conn, admitted, owner)
+        return _with_starts_noted(database, conn, admitted, owner)
 
     batch = database.write(work)
     if dues:
@@ -304,9 +305,10 @@ def _admitted(
     return _Batch(now, [row for row in rows if row[1] not in refused], tokens, len(refused), where)
 
 
-def _with_starts_noted(conn: Connection, batch: _Batch, owner: str) -> _Batch:
+def _with_starts_noted(database: Database, conn: Connection, batch: _Batch, owner: str) -> _Batch:
     """The batch; of jobs with fixed starts, the row tells when they start, or by how much that was missed."""
     rows = list(batch.rows)
+    notes: list[tuple[Any, ...]] = []
     for place, row in enumerate(rows):
         if row[_OPTIONS + 1] is None or '"start"' not in row[_OPTIONS + 1]:
             continue
@@ -323,8 +325,9 @@ def _with_starts_noted(conn: Connection, batch: _Batch, owner: str) -> _Batch:
             rows[place] = (*row[: _HISTORY + 1], history, *row[_HISTORY + 2 :])
         elif start.at <= batch.now:
             continue
-        started_at = max(start.at, batch.now)
-        conn.execute(_NOTE_START, {"_id": claimed.id, "_started_at": started_at, "_history": history})
+        notes.append((claimed.id, max(start.at, batch.now), history))
+    if notes:
+        database.dialect.update_rows(conn, _note_start_rows, _START_NAMES, sorted(notes, key=itemgetter(0)))
     return batch._replace(rows=rows)
 
 
