@@ -90,9 +90,12 @@ class Period:
     last_start: int
 
 
-def takes_turns(priority: Priority) -> bool:
-    """Whether jobs of this priority share a fair queue by weight; critical and high ones go before all, by arrival."""
-    return priority in (Priority.NORMAL, Priority.LOW)
+def takes_turns(priority: Priority, start_at: Micros | None) -> bool:
+    """Whether a job shares a fair queue by weight.
+
+    Critical and high ones go before all, by arrival, and those that are still to keep a fixed start by their instant.
+    """
+    return start_at is None and priority in (Priority.NORMAL, Priority.LOW)
 
 
 def cost_of(weight: float) -> int:

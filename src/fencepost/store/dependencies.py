@@ -451,6 +451,7 @@ def _released(row: Any, now: Micros, place: int, fair: Collection[str]) -> tuple
     try:
         rare = {} if row.options is None else json.loads(row.options)
         start = fixed_start(rare)
+        start_at = None if start is None else start.at
         due_at = max(row.run_at or now, now + int(rare.get("delay", 0)))
         state, rank, wake_at = waiting(
             Priority(row.priority),
@@ -458,7 +459,7 @@ def _released(row: Any, now: Micros, place: int, fair: Collection[str]) -> tuple
             now,
             deadline=row.deadline,
             duration_hint=int(rare.get("duration_hint", 0)),
-            start_at=None if start is None else start.at,
+            start_at=start_at,
         )
     except UNREADABLE as error:
         text = unreadable_text(error)
@@ -466,11 +467,11 @@ def _released(row: Any, now: Micros, place: int, fair: Collection[str]) -> tuple
     line = None
     if rank is not None:
         line = line_of_row(row)
-        if start is None:
+        if start_at is None:
             rank += place  # those that are released together keep the order in which they were enqueued
-            if row.queue in fair and takes_turns(Priority(row.priority)):
-                state, line = State.BLOCKED, turn_line_of(row.queue, row.kind, row.tenant)
-    run_at = start.at if start is not None else due_at
+        if row.queue in fair and takes_turns(Priority(row.priority), start_at):
+            state, line = State.BLOCKED, turn_line_of(row.queue, row.kind, row.tenant)
+    run_at = due_at if start_at is None else start_at
     return (str(row.id), state.value, None, line, rank, wake_at, run_at, None, None)
 
 

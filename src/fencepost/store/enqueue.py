@@ -210,7 +210,7 @@ def _template(job: NewJob, now: Micros, fair: Collection[str]) -> _Template:
     if rank is not None:
         gate = gate_of(optional.get("permit_key"), optional.get("limits"))
         optional["line"] = _cached_line(options.queue, kind, labels=options.labels, gate=gate)
-        if options.start_at is None and options.queue in fair and takes_turns(options.priority):
+        if options.queue in fair and takes_turns(options.priority, options.start_at):
             state = State.BLOCKED
             optional["line"] = _cached_turn_line(options.queue, kind, options.tenant)
     if job.occurrence is not None:

@@ -143,7 +143,7 @@ def _move(row: Any, now: Micros, fair: Collection[str]) -> tuple[Any, ...]:
                 duration_hint=hint,
                 start_at=start_at,
             )
-            is_turn = start_at is None and row.queue in fair and takes_turns(Priority(row.priority))
+            is_turn = row.queue in fair and takes_turns(Priority(row.priority), start_at)
             if state is State.READY and is_turn:
                 state, line = State.BLOCKED, turn_line_of(row.queue, row.kind, row.tenant)
             moved = (state.value, None, line, rank, wake_at, None, None)
